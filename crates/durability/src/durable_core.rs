@@ -1,4 +1,4 @@
-//! The core with the state of durability, and what durability needs of the layers above.
+//! The core with the durability state, and the interfaces to the layers above.
 
 use crate::aof::Aof;
 use crate::persistence::Persistence;
@@ -10,10 +10,10 @@ use kvick_store::global_lock::Participant;
 use std::ops::Deref;
 use std::sync::OnceLock;
 
-/// A place in the replication stream.
+/// A position in the replication stream.
 #[derive(Clone, Debug)]
 pub struct StreamPosition {
-    /// The database that the stream selects.
+    /// The selected database.
     pub database: i64,
     /// The replication ID.
     pub id: String,
@@ -21,7 +21,7 @@ pub struct StreamPosition {
     pub offset: i64,
 }
 
-/// What durability needs to know of replication.
+/// The interface to replication.
 pub trait ReplicationView: Send + Sync {
     /// The replication ID and the selected database, while there is a backlog. The caller holds the global lock.
     fn stream(&self) -> Option<(String, usize)>;
@@ -32,7 +32,7 @@ pub trait ReplicationView: Send + Sync {
     /// The database that the primary has selected, on a replica.
     fn primary_database(&self) -> Option<usize>;
 
-    /// Replicas that have acknowledged `offset`: in memory, or on their disks.
+    /// The number of replicas that have acknowledged `offset`: in memory, or on their disks.
     fn replicas_at(&self, offset: u64, on_disk: bool) -> usize;
 }
 
@@ -57,7 +57,7 @@ impl ReplicationView for Alone {
 
 type MakeReplayer = Box<dyn Fn(Participant) -> Box<dyn Replayer> + Send + Sync>;
 
-/// The core, with dumps, the append-only file, and the scripts and functions that both of them hold.
+/// The core with dumps, the append-only file, and the scripts and functions that both of them contain.
 pub struct DurableCore {
     core: &'static Core,
     /// Dumps.
@@ -91,24 +91,24 @@ impl DurableCore {
         }
     }
 
-    /// Sets what durability knows of replication, once; until then the server is without.
+    /// Sets the interface to replication, once; until then the server has none.
     pub fn set_replication(&self, replication: Box<dyn ReplicationView>) {
-        // A second call would be a mistake of the process's start alone; the first stays.
+        // Only a bug would call this twice; the first stays.
         let _ = self.replication.set(replication);
     }
 
-    /// Sets what executes the commands of an append-only file, once.
+    /// Sets the factory of [`Replayer`](crate::replay::Replayer)s, once.
     pub fn set_replayer(&self, make: impl Fn(Participant) -> Box<dyn Replayer> + Send + Sync + 'static) {
         // As above.
         let _ = self.make_replayer.set(Box::new(make));
     }
 
-    /// What is known of replication.
+    /// The interface to replication.
     pub fn replication_view(&self) -> &dyn ReplicationView {
         self.replication.get().map_or(&Alone, |replication| &**replication)
     }
 
-    /// Something that executes the commands of an append-only file; `None` before it was set.
+    /// A new replayer; `None` before the factory was set.
     pub fn replayer(&self, participant: Participant) -> Option<Box<dyn Replayer>> {
         self.make_replayer.get().map(|make| make(participant))
     }

@@ -1,4 +1,4 @@
-//! Listening sockets, and who is let in.
+//! Listening sockets, and the admission of new connections.
 
 use crate::socket::Socket;
 use crate::tls::Tls;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// All sockets that are listened on. One worker accepts from them; any thread may have them opened anew.
+/// All listening sockets. One worker accepts from them; any thread may reopen them.
 #[derive(Clone, Default)]
 pub struct Listeners {
     sockets: Arc<Mutex<Vec<Listener>>>,
@@ -28,7 +28,7 @@ pub struct Listeners {
 
 struct Listener {
     kind: Kind,
-    /// The number that its events carry, once the poll knows it.
+    /// The index in its event tokens, once it is registered with the poll.
     number: Option<usize>,
 }
 
@@ -37,12 +37,12 @@ enum Kind {
     Unix(UnixListener, PathBuf),
 }
 
-/// What is spoken on a port.
+/// The transport of a port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Transport {
-    /// The protocol itself.
+    /// RESP over plain TCP.
     Plain,
-    /// The protocol in TLS.
+    /// RESP over TLS.
     Tls,
 }
 
@@ -50,7 +50,7 @@ impl Transport {
     /// Both.
     pub const ALL: [Transport; 2] = [Transport::Plain, Transport::Tls];
 
-    /// As the log calls it.
+    /// The name in the log.
     pub fn name(self) -> &'static str {
         match self {
             Transport::Plain => "tcp",
@@ -83,7 +83,7 @@ impl Listener {
     }
 }
 
-/// Where a connection comes from and where it came to.
+/// The two addresses of a connection.
 pub struct Peer {
     peer: String,
     local: String,
@@ -92,7 +92,7 @@ pub struct Peer {
 }
 
 impl Listeners {
-    /// Opens the sockets that the settings ask for. Errors say which address could not be had and why.
+    /// Opens the sockets that the settings require. Errors name the address and the cause.
     pub fn open(values: &Values) -> io::Result<Self> {
         let mut sockets = Vec::new();
         for transport in Transport::ALL {
@@ -110,8 +110,8 @@ impl Listeners {
         Ok(Listeners { sockets: Arc::new(Mutex::new(sockets)) })
     }
 
-    /// Opens the sockets of one transport anew, as the settings are now. Those before are closed first only where they
-    /// are in the way; on an error none may be left. The worker that accepts has to register what is new.
+    /// Reopens the sockets of one transport with the present settings. The old sockets are closed first only if they
+    /// block an address; after an error none may be left. The accepting worker must register the new sockets.
     pub fn reopen(&self, values: &Values, transport: Transport) -> io::Result<()> {
         let mut sockets = self.sockets.lock();
         let port = transport.port(values);
@@ -135,7 +135,7 @@ impl Listeners {
         self.sockets.lock().clear();
     }
 
-    /// What is listened on, for people.
+    /// A readable list of the addresses.
     pub fn describe(&self) -> Vec<String> {
         let describe = |listener: &Listener| match &listener.kind {
             Kind::Tcp(socket, _) => socket.local_addr().map_or_else(|e| e.to_string(), |address| address.to_string()),
@@ -144,8 +144,7 @@ impl Listeners {
         self.sockets.lock().iter().map(describe).collect()
     }
 
-    /// Has the poll tell of connections waiting on socket n with token `first + n`, for the sockets that it does not
-    /// know.
+    /// Registers new sockets with the poll: socket n has the token `first + n`.
     pub fn register(&self, registry: &Registry, first: usize) -> io::Result<()> {
         let mut sockets = self.sockets.lock();
         for at in 0..sockets.len() {
@@ -163,8 +162,8 @@ impl Listeners {
         Ok(())
     }
 
-    /// The next connection waiting on socket `number`. After an error there may be more of them, which the poll does
-    /// not tell again: try later.
+    /// Accepts the next connection waiting on socket `number`. After an error more may be waiting, which the poll does
+    /// not report again: retry later.
     pub fn accept(&self, number: usize, tls: &Tls) -> io::Result<Option<(Socket, Peer)>> {
         let sockets = self.sockets.lock();
         let Some(listener) = sockets.iter().find(|listener| listener.number == Some(number)) else { return Ok(None) };
@@ -187,7 +186,7 @@ impl Listeners {
             match accepted {
                 Ok(connection) => return Ok(Some(connection)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-                // The next one may be sound.
+                // This connection failed; the next may be valid.
                 Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {
                 }
                 Err(error) => return Err(error),
@@ -196,7 +195,7 @@ impl Listeners {
     }
 }
 
-/// A connection with TLS, as its settings are now.
+/// A TLS connection with the present settings.
 fn encrypted(stream: TcpStream, tls: &Tls) -> io::Result<Stream> {
     let materials = tls.materials().ok_or(io::Error::other("TLS is not set up"))?;
     Stream::accept(stream, &materials)
@@ -209,7 +208,7 @@ fn is_loopback(ip: &IpAddr) -> bool {
     }
 }
 
-/// Opens one socket for each address; a "-" in front of an address makes it optional. None for port 0.
+/// Opens one socket per address; a "-" prefix makes an address optional. Port 0 opens none.
 fn open_tcp(values: &Values, transport: Transport) -> io::Result<Vec<Listener>> {
     let port = transport.port(values);
     if port == 0 {
@@ -269,7 +268,7 @@ fn open_one(address: SocketAddr, backlog: i32, mark: u32) -> io::Result<TcpListe
 
 fn open_unix(path: PathBuf, mode: u32, group: Option<&[u8]>) -> io::Result<Listener> {
     let open = || -> io::Result<UnixListener> {
-        // A socket that an earlier run left behind is in the way.
+        // A socket file of an earlier run would block the address.
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -295,7 +294,7 @@ fn open_unix(path: PathBuf, mode: u32, group: Option<&[u8]>) -> io::Result<Liste
     }
 }
 
-/// The number of a group of users.
+/// The ID of a user group.
 fn group_id(name: &[u8]) -> io::Result<u32> {
     let missing = || io::Error::new(io::ErrorKind::NotFound, "there is no such group");
     let name = std::ffi::CString::new(name).map_err(|_| missing())?;
@@ -304,7 +303,7 @@ fn group_id(name: &[u8]) -> io::Result<u32> {
     id.ok_or_else(missing)
 }
 
-/// Decides whether a new connection is let in, and which worker gets it. Who is not gets a line saying why.
+/// Decides whether to accept a new connection, and which worker serves it. A refused client receives an error line.
 pub fn admit(
     core: &Core,
     mut socket: Socket,
@@ -316,7 +315,7 @@ pub fn admit(
         core.rejected_connections.fetch_add(1, Ordering::Relaxed);
         return refuse(&mut socket, b"-ERR max number of clients reached\r\n");
     }
-    // Who comes with TLS is told after the handshake.
+    // TLS clients receive the error after the handshake.
     if keeps_out(runtime_config, peer.loopback, has_open_default_user) && !socket.is_handshaking() {
         core.rejected_connections.fetch_add(1, Ordering::Relaxed);
         return refuse(&mut socket, PROTECTED.as_bytes());
@@ -327,7 +326,7 @@ pub fn admit(
         Socket::Unix(_) => None,
     };
     if let Some(stream) = stream {
-        // A socket that does not know these options works without them.
+        // A socket that does not support these options works without them.
         let _ = stream.set_nodelay(true);
         set_keepalive(&SockRef::from(stream), runtime_config.tcp_keepalive);
     }
@@ -341,12 +340,12 @@ pub fn admit(
     Some((socket, info, worker))
 }
 
-/// Whether protected mode keeps a client out. `has_open_default_user`: the default user needs no password.
+/// Whether protected mode refuses a client. `has_open_default_user`: the default user needs no password.
 pub fn keeps_out(runtime_config: &RuntimeConfig, loopback: bool, has_open_default_user: bool) -> bool {
     runtime_config.protected_mode && !loopback && has_open_default_user
 }
 
-/// What such a client is told.
+/// The error for such a client.
 pub const PROTECTED: &str = "-DENIED Running in protected mode because protected mode is enabled and no password is \
     set for the default user. In this mode connections are only accepted from the loopback interface. To connect from \
     elsewhere: set a password for the default user, or from this host run 'CONFIG SET protected-mode no' (make sure \
@@ -354,7 +353,7 @@ pub const PROTECTED: &str = "-DENIED Running in protected mode because protected
 
 fn refuse<T>(socket: &mut Socket, line: &[u8]) -> Option<T> {
     if !socket.is_handshaking() {
-        // The connection is closed in any case; the line is a courtesy.
+        // The connection is closed in any case.
         let _ = socket.write(line);
     }
     None
@@ -366,6 +365,6 @@ fn set_keepalive(socket: &SockRef<'_>, idle: Duration) {
     }
     let interval = (idle / 3).max(Duration::from_secs(1));
     let keepalive = TcpKeepalive::new().with_time(idle).with_interval(interval).with_retries(3);
-    // As above: without it, a dead peer is noticed later.
+    // As above: without keepalive, a dead peer is detected later.
     let _ = socket.set_tcp_keepalive(&keepalive);
 }

@@ -20,20 +20,20 @@ pub enum Socket {
     Tls(Box<Stream>),
 }
 
-/// Reads from a socket, straight by the system call: without the C library.
+/// Reads from a socket by a direct system call, without the C library.
 #[inline]
 fn receive(socket: &impl AsFd, into: &mut [u8]) -> io::Result<usize> {
     Ok(rustix::net::recv(socket, into, RecvFlags::empty())?.0)
 }
 
-/// Writes to a socket, in the same way. Who has closed the other end makes an error of it, and no signal.
+/// Writes to a socket in the same way. A closed peer causes an error, not a signal.
 #[inline]
 fn send(socket: &impl AsFd, bytes: &[u8]) -> io::Result<usize> {
     Ok(rustix::net::send(socket, bytes, SendFlags::NOSIGNAL)?)
 }
 
 impl Socket {
-    /// Reads what is there.
+    /// Reads the available bytes.
     #[inline]
     pub fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         match self {
@@ -43,7 +43,7 @@ impl Socket {
         }
     }
 
-    /// Reads what is there, at most `max` bytes, behind what `held` holds; it must have that much room.
+    /// Appends available bytes to `held`, at most `max`; `held` must have that much spare capacity.
     pub fn read_behind(&mut self, held: &mut Vec<u8>, max: usize) -> io::Result<usize> {
         let n = self.read_uninitialised(&mut held.spare_capacity_mut()[..max])?;
         // SAFETY: the socket wrote that many bytes there.
@@ -51,7 +51,7 @@ impl Socket {
         Ok(n)
     }
 
-    /// Reads what is there into memory that need not be initialised.
+    /// Reads available bytes into uninitialised memory.
     pub fn read_uninitialised(&mut self, into: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
         match self {
             Socket::Tcp(stream) => SockRef::from(&*stream).recv(into),
@@ -60,7 +60,7 @@ impl Socket {
         }
     }
 
-    /// Writes what fits.
+    /// Writes as many bytes as the socket accepts.
     #[inline]
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
@@ -70,7 +70,7 @@ impl Socket {
         }
     }
 
-    /// Writes what fits of several stretches.
+    /// The same for several slices.
     pub fn write_vectored(&mut self, blocks: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {
             Socket::Tcp(stream) => stream.write_vectored(blocks),
@@ -79,20 +79,20 @@ impl Socket {
         }
     }
 
-    /// Whether there may be more to read that the poll does not tell of. A plain socket tells by a read that fills its
-    /// place.
+    /// Whether more input may be available that the poll does not report. For a plain socket, a read that fills its
+    /// buffer indicates this.
     #[inline]
     pub fn has_more(&self) -> bool {
         matches!(self, Socket::Tls(stream) if stream.has_more())
     }
 
-    /// Bytes that were written but wait here for the socket, encrypted.
+    /// Encrypted bytes that wait to be sent.
     #[inline]
     pub fn held_output(&self) -> usize {
         if let Socket::Tls(stream) = self { stream.held_output() } else { 0 }
     }
 
-    /// Writes what waits here; who writes next does so too.
+    /// Sends waiting bytes; the next write does so too.
     pub fn flush(&mut self) -> io::Result<()> {
         let Socket::Tls(stream) = self else { return Ok(()) };
         match stream.flush() {
@@ -101,7 +101,7 @@ impl Socket {
         }
     }
 
-    /// Whether nothing can be read or written yet, as both ends have to agree on keys.
+    /// Whether the TLS handshake is running, so that nothing can be read or written yet.
     pub fn is_handshaking(&self) -> bool {
         matches!(self, Socket::Tls(stream) if stream.is_handshaking())
     }
@@ -114,12 +114,12 @@ impl Socket {
         }
     }
 
-    /// Has the poll tell of input and of room for output, each time there is more.
+    /// Registers the socket with the poll for edge-triggered input and output events.
     pub fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         self.source().register(registry, token, Interest::READABLE | Interest::WRITABLE)
     }
 
-    /// The opposite.
+    /// Removes the socket from the poll.
     pub fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
         self.source().deregister(registry)
     }

@@ -1,4 +1,4 @@
-//! Telling a supervisor how the server is: systemd over its notification socket, upstart by stopping once.
+//! Status messages to a supervisor: systemd over its notification socket, upstart by stopping once.
 
 use kvick_config::words::Supervised;
 use kvick_runtime::logging;
@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::OnceLock;
 
-/// Who supervises, once that is known.
+/// The supervisor, once detected.
 static SUPERVISOR: OnceLock<Supervisor> = OnceLock::new();
 
 enum Supervisor {
@@ -17,8 +17,8 @@ enum Supervisor {
     Upstart,
 }
 
-/// Finds the supervisor that the settings ask for, and tells it that the server begins. Whether there is one. To be
-/// called while the process has one thread.
+/// Detects the supervisor that the settings name, and notifies it that the server starts. Returns whether there is one.
+/// Must be called while the process has one thread.
 pub fn announce(wanted: Supervised) -> bool {
     let is_set = |name| std::env::var_os(name).is_some();
     let found = match wanted {
@@ -38,7 +38,7 @@ pub fn announce(wanted: Supervised) -> bool {
     found.is_some_and(|supervisor| SUPERVISOR.set(supervisor).is_ok())
 }
 
-/// What INFO shows as `process_supervised`.
+/// The value of `process_supervised` in INFO.
 pub fn name() -> &'static str {
     match SUPERVISOR.get() {
         None => "no",
@@ -47,7 +47,7 @@ pub fn name() -> &'static str {
     }
 }
 
-/// Sends systemd a message such as `READY=1`; nothing happens without it.
+/// Sends systemd a message such as `READY=1`; does nothing without systemd.
 pub fn notify(message: &str) {
     if let Some(Supervisor::Systemd(address)) = SUPERVISOR.get()
         && let Err(error) = send(address, message)
@@ -89,7 +89,7 @@ fn send(address: &SocketAddr, message: &str) -> io::Result<()> {
     UnixDatagram::unbound()?.send_to_addr(message.as_bytes(), address).map(|_| ())
 }
 
-/// Stops the whole process until somebody has it go on.
+/// Stops the process until it receives SIGCONT.
 pub fn stop_until_continued() {
     // SAFETY: the call takes a number, and returns when the process is continued.
     unsafe { libc::raise(libc::SIGSTOP) };
@@ -101,7 +101,7 @@ fn upstart() -> Option<Supervisor> {
         return None;
     }
     logging::notice(format_args!("supervised by upstart, will stop to signal readiness."));
-    // Upstart waits for just that.
+    // Upstart waits for the stop.
     stop_until_continued();
     // SAFETY: the process has one thread.
     unsafe { std::env::remove_var("UPSTART_JOB") };

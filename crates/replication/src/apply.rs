@@ -1,4 +1,4 @@
-//! How a primary's commands are executed: the engine applies them.
+//! The interface for executing a primary's commands, which the engine implements.
 
 use kvick_resp::Args;
 use std::io;
@@ -11,11 +11,11 @@ pub(super) const PAUSE: Duration = Duration::from_millis(1);
 
 /// Executes a primary's commands, and appends them to the write log in the primary's own bytes.
 pub trait Apply {
-    /// Begins to apply the stream of the primary that was chosen by the wish of this number. The next record, or the
-    /// dump, has selected the database.
+    /// Begins to apply the stream of the primary of this generation. The next record, or the dump, has selected the
+    /// database.
     fn begin(&mut self, number: u64, database: usize, ends: &Ends);
 
-    /// Exchanges all databases for their staging databases. Clients that wait for, watch or cache keys see the new
+    /// Exchanges all databases with their staging databases. Clients that wait for, watch or cache keys see the new
     /// data.
     fn exchange_staging(&mut self);
 
@@ -25,7 +25,7 @@ pub trait Apply {
     /// The link has ended.
     fn end(&mut self);
 
-    /// Whether somebody wants the link closed.
+    /// Whether the link is to be closed.
     fn is_doomed(&self) -> bool;
 
     /// Reads the clock.
@@ -35,19 +35,19 @@ pub trait Apply {
     fn run<'a>(&mut self, next: &mut dyn FnMut() -> Option<(Args<'a>, &'a [u8])>) -> Result<(), Superseded>;
 }
 
-/// The ends of the connection to a primary, for those who look at clients.
+/// The two endpoints of the connection to a primary, for CLIENT commands.
 #[derive(Clone, Debug, Default)]
 pub struct Ends {
     /// The primary's address and port.
     pub peer: String,
-    /// This server's.
+    /// This server's address and port.
     pub local: String,
-    /// The descriptor.
+    /// The file descriptor.
     pub fd: i32,
 }
 
 impl Ends {
-    /// Those of a socket.
+    /// The endpoints of a socket.
     pub fn of(socket: &TcpStream) -> Ends {
         let text =
             |address: io::Result<SocketAddr>| address.map_or_else(|_| String::new(), |address| address.to_string());
@@ -55,6 +55,6 @@ impl Ends {
     }
 }
 
-/// Another primary is to be followed, or none.
+/// The server has switched to another primary, or to none.
 #[derive(Debug)]
 pub struct Superseded;

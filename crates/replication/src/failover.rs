@@ -1,7 +1,7 @@
-//! FAILOVER: a primary hands its role over to one of its replicas, without losing anything.
+//! FAILOVER: a primary hands its role over to one of its replicas, without data loss.
 //!
-//! Writes are held until a replica has all; then the primary becomes a replica of that one, and asks it with `PSYNC ...
-//! FAILOVER` to take over. If it cannot or will not, the server is the primary again.
+//! Writes are paused until a replica has caught up. Then the primary becomes a replica of it, and asks it with `PSYNC
+//! ... FAILOVER` to take over. If the replica cannot or refuses, the server becomes the primary again.
 
 use super::replicas::{Replica, Stage};
 use super::upstream::Target;
@@ -16,19 +16,19 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// How far a failover is.
+/// The state of a failover.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// There is none.
+    /// No failover is running.
     None,
-    /// A replica is to catch up.
+    /// The server waits until a replica has caught up.
     WaitForSync,
-    /// A replica is asked to take over.
+    /// The server has asked a replica to take over.
     InProgress,
 }
 
 impl State {
-    /// As INFO calls it.
+    /// The name in INFO.
     pub fn name(self) -> &'static str {
         match self {
             State::None => "no-failover",
@@ -38,20 +38,20 @@ impl State {
     }
 }
 
-/// What is to be done.
+/// A requested failover.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Who is to take over; whoever is first to have all, if nobody is named.
+    /// The replica to take over; if `None`, the first to catch up.
     pub target: Option<Target>,
-    /// Unix time in ms until which a replica has to have all.
+    /// Deadline for the replica to catch up, as Unix time in ms.
     pub until_ms: Option<i64>,
-    /// Whether the replica that is named takes over then even if it has not.
+    /// Whether the named replica takes over at the deadline even if it has not caught up.
     pub is_forced: bool,
     in_progress: bool,
 }
 
 impl Plan {
-    /// One that has not begun.
+    /// A failover that has not begun.
     pub fn new(target: Option<Target>, until_ms: Option<i64>, is_forced: bool) -> Plan {
         Plan { target, until_ms, is_forced, in_progress: false }
     }
@@ -72,7 +72,7 @@ impl fmt::Display for Plan {
 pub struct Failover(Mutex<Option<Plan>>);
 
 impl Failover {
-    /// How far it is.
+    /// The present state.
     pub fn state(&self) -> State {
         match &*self.0.lock() {
             None => State::None,
@@ -83,17 +83,17 @@ impl Failover {
 }
 
 impl ReplicatedCore {
-    /// Begins a failover. The world is held, and none is under way.
+    /// Begins a failover. The caller holds the global lock, and no failover is running.
     pub fn begin_failover(&self, plan: Plan) {
         logging::notice(format_args!("FAILOVER requested to {plan}."));
-        // Who is asked now need not be waited for.
+        // A request for an acknowledgement now shortens the wait.
         self.keyspace.log.append_replica_only(&[b"REPLCONF", b"GETACK", b"*"]);
         self.pause.hold(Hold::Failover);
         *self.replication.failover.0.lock() = Some(plan);
         self.log_moved(None);
     }
 
-    /// Goes on with a failover, if a replica has come as far as it has to. Called ten times a second.
+    /// Continues a failover if a replica has caught up. Called ten times a second.
     pub(crate) fn tick_failover(&self, now_ms: i64) {
         if self.replication.failover.state() != State::WaitForSync {
             return;
@@ -119,7 +119,7 @@ impl ReplicatedCore {
         self.turn_to_primary(target);
     }
 
-    /// A replica that has all: the one at this address, or any.
+    /// A replica that has caught up: the one at this address, or any.
     fn caught_up(&self, target: Option<&Target>) -> Option<Arc<Replica>> {
         let end = self.keyspace.log.offset();
         let replicas = self.replication.replicas.all();
@@ -130,12 +130,12 @@ impl ReplicatedCore {
             .cloned()
     }
 
-    /// Whether the primary that is being followed is asked to take over.
+    /// Whether this server is asking its new primary to take over.
     pub fn is_handing_over(&self) -> bool {
         self.replication.failover.state() == State::InProgress
     }
 
-    /// Ends a failover that came to nothing. The world is held.
+    /// Aborts a failover. The caller holds the global lock.
     pub fn abort_failover(&self, reason: &str) {
         let Some(plan) = self.replication.failover.0.lock().take() else { return };
         logging::notice(format_args!("FAILOVER to {plan} aborted: {reason}"));
@@ -145,7 +145,7 @@ impl ReplicatedCore {
         self.release_after_failover();
     }
 
-    /// The target has taken over. The world is held.
+    /// The target has taken over. The caller holds the global lock.
     pub fn finish_failover(&self, global: &mut Locked, stats: &WorkerStats) {
         if self.replication.failover.0.lock().take().is_some() {
             self.end_waits(global, stats);

@@ -1,9 +1,9 @@
-//! How a replica takes over a dump that its primary sends, in place of its data.
+//! Full sync on the replica: replaces its data with a dump that the primary sends.
 //!
-//! `repl-diskless-load` says which way it goes. Through a file: the data stay until the dump is there as a whole and
-//! turned out to be one that can be read. Straight from the connection, in their place: they go as soon as the dump's
-//! version is known. Or beside them, into the shadows of the databases, which are exchanged for the databases when all
-//! is well; meanwhile the data are served if they are an earlier state of what comes.
+//! `repl-diskless-load` selects one of three ways. Through a file: the data stays until the complete dump has been
+//! received and validated. Directly from the connection, in place: the data is dropped as soon as the dump's version is
+//! known. Or directly into the staging databases, which replace the databases after a successful load; meanwhile the
+//! server serves the old data if it is an earlier state of the same history.
 
 use super::apply::{Apply, PAUSE};
 use super::primary_connection::{LinkError, PrimaryConnection, READ, shown};
@@ -28,22 +28,22 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
-/// What the log is told of a primary that does not send its dump.
+/// The error if a primary does not send its dump.
 const AWAITED: &str = "Timeout receiving bulk data from PRIMARY... If the problem persists try to set the \
                        'repl-timeout' parameter in valkey.conf to a larger value.";
 
-/// Bytes of the mark that delimits a dump of unknown length.
+/// Length in bytes of the mark that delimits a dump of unknown length.
 const MARK: usize = 40;
 
 /// How a dump is delimited.
 enum Delimited {
     /// By its length in bytes.
     Length(u64),
-    /// By a mark behind it.
+    /// By a mark after it.
     Mark(Vec<u8>),
 }
 
-/// Which way it goes.
+/// The way of loading.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     ThroughFile,
@@ -51,24 +51,24 @@ enum Way {
     Beside,
 }
 
-/// Takes one dump over.
+/// Receives and loads one dump.
 pub struct FullSync<'a> {
     /// The core.
     pub core: &'static ReplicatedCore,
-    /// The number of the wish that its primary is followed by.
+    /// The generation of the primary to follow.
     pub number: u64,
-    /// The thread's place in the world lock.
+    /// The thread's participant in the global lock.
     pub participant: Participant,
-    /// Those who wait for keys are served by it.
+    /// Serves clients that wait for keys.
     pub applier: &'a mut dyn Apply,
-    /// The ID of the history that the dump is of.
+    /// The replication ID of the dump.
     pub id: &'a str,
-    /// The offset.
+    /// The replication offset of the dump.
     pub offset: u64,
 }
 
 impl FullSync<'_> {
-    /// Takes it over; the database that the primary's log works in behind it.
+    /// Receives and loads the dump. Returns the database that the primary's log selects after it.
     pub fn run(&mut self, primary_connection: &mut PrimaryConnection) -> Result<usize, LinkError> {
         let core = self.core;
         core.replication.upstream.set_stage(LinkStage::Receiving);
@@ -87,7 +87,7 @@ impl FullSync<'_> {
         Ok(self.database(&report))
     }
 
-    /// The database that the primary's log works in behind a dump.
+    /// The database that the primary's log selects after a dump.
     fn database(&self, report: &load::Report) -> usize {
         let database = report.replication.database.and_then(|number| usize::try_from(number).ok());
         database.filter(|number| *number < self.core.keyspace.databases()).unwrap_or(0)
@@ -109,7 +109,7 @@ impl FullSync<'_> {
         self.core.replication.upstream.number() != self.number
     }
 
-    /// Waits until the dump begins; how it is delimited.
+    /// Waits until the dump begins. Returns how it is delimited.
     fn wait_for_dump(&self, primary_connection: &mut PrimaryConnection, way: Way) -> Result<Delimited, LinkError> {
         let line = primary_connection.answer()?;
         let upstream = &self.core.replication.upstream;
@@ -143,7 +143,7 @@ impl FullSync<'_> {
         mut from: From,
     ) -> Result<load::Report, LinkError> {
         let core = self.core;
-        // Replicas of this server have nothing to do with what it will hold.
+        // This server's replicas have a different history from now on.
         core.disconnect_replicas();
         let reason = self.begin_loading(Reasons::LOADING)?;
         let lazy = core.config.read(settings::REPLICA_LAZY_FLUSH);
@@ -153,7 +153,7 @@ impl FullSync<'_> {
             flushed.set(true);
             applier.drop_data(lazy);
         };
-        // Nobody saves while this loads, so that the file stays what it is.
+        // No save may replace the file while it is loaded.
         background::cancel(&core.persistence);
         let installed = if let From::File(received) = &mut from { received.install().map(Some) } else { Ok(None) };
         let outcome = match installed {
@@ -178,14 +178,14 @@ impl FullSync<'_> {
         outcome
     }
 
-    /// Loads a dump into the shadows of the databases, and exchanges them.
+    /// Loads a dump into the staging databases, then exchanges them with the databases.
     fn load_beside(
         &mut self,
         primary_connection: &mut PrimaryConnection,
         from: From,
     ) -> Result<load::Report, LinkError> {
         let core = self.core;
-        // What is there is an earlier state of what comes, if it is of the same history.
+        // The present data is an earlier state of the dump if the history is the same.
         let is_same = core.replication.history.lock().id == self.id;
         let reason = self.begin_loading(if is_same { Reasons::LOADING_BESIDE } else { Reasons::LOADING })?;
         let loaded = load(core, (self.number, self.participant), primary_connection, from, None);
@@ -199,11 +199,11 @@ impl FullSync<'_> {
         outcome
     }
 
-    /// Has commands refused for this reason, if it is still this primary's dump that is wanted; the reason.
+    /// Refuses commands for this reason, unless the primary is no longer the current one. Returns the reason.
     fn begin_loading(&self, reason: Reasons) -> Result<Reasons, LinkError> {
         let admission = &self.core.admission;
         let mut global = self.core.keyspace.lock_global();
-        // DEBUG LOADAOF: another has the data for himself.
+        // DEBUG LOADAOF: another thread uses the data exclusively.
         while admission.has(Reasons::LOADING) {
             drop(global);
             std::thread::sleep(PAUSE);
@@ -218,11 +218,11 @@ impl FullSync<'_> {
         Ok(reason)
     }
 
-    /// Has what was loaded beside the data take their place.
+    /// Replaces the data with the staging databases.
     fn exchange(&mut self, report: load::Report) -> Result<load::Report, LinkError> {
         let core = self.core;
         core.disconnect_replicas();
-        // Libraries are compiled before the data are exchanged, so that a failure costs nothing.
+        // Libraries are compiled before the exchange, so that a failure changes nothing.
         let joined = core.scripting.join_libraries(core, &report.functions, Join::Flush);
         joined.map_err(|error| LinkError::Refused(format!("Failed loading library, {}", error.0)))?;
         logging::notice(format_args!("PRIMARY <-> REPLICA sync: Swapping active DB with loaded DB"));
@@ -231,7 +231,7 @@ impl FullSync<'_> {
         Ok(report)
     }
 
-    /// The data are those of the primary's history from here on, and perhaps those of a file.
+    /// The data belongs to the primary's history from here on. `file` may become the base of the append-only file.
     fn adopt(&self, report: &load::Report, file: Option<PathBuf>) -> Result<(), LinkError> {
         let core = self.core;
         let global = core.keyspace.lock_global();
@@ -246,12 +246,12 @@ impl FullSync<'_> {
         log.keep_backlog(core.config.read(settings::REPL_BACKLOG_SIZE));
         let adopted = file.and_then(|path| rewrite::adopt(core, path, self.database(report)));
         drop(global);
-        // The thread that has the append-only file lasts as long as the process.
+        // The thread that owns the append-only file lives as long as the process.
         adopted.inspect(|adopted| _ = adopted.recv());
         Ok(())
     }
 
-    /// Deletes the file that a dump was received into, if nobody has a use for it.
+    /// Deletes the file of a received dump, unless it is needed.
     fn dispose_of(&self, path: &Path) {
         let values = self.core.config.values();
         let is_kept = self.core.aof.status().state != State::Off || !is_for_replicas_alone(self.core);
@@ -259,12 +259,12 @@ impl FullSync<'_> {
             logging::notice(format_args!(
                 "Removing the RDB file obtained from the primary. This replica has persistence disabled"
             ));
-            // One that cannot be deleted does no harm.
+            // A failure to delete it does no harm.
             let _ = std::fs::remove_file(path);
         }
     }
 
-    /// Writes the dump to a file that is to take the place of this server's own.
+    /// Writes the dump to a file that will replace this server's own dump.
     fn receive(
         &self,
         primary_connection: &mut PrimaryConnection,
@@ -278,7 +278,7 @@ impl FullSync<'_> {
         Ok(received)
     }
 
-    /// How many bytes it has.
+    /// Returns the number of bytes.
     fn receive_into(
         &self,
         primary_connection: &mut PrimaryConnection,
@@ -289,7 +289,7 @@ impl FullSync<'_> {
         let mut file = File::create(path).map_err(failed)?;
         let upstream = &self.core.replication.upstream;
         let mut received = 0u64;
-        // The last bytes that came, which may be the mark's beginning and are not written yet.
+        // The last bytes received. They may be the start of the mark, so they have not been written.
         let mut tail: Vec<u8> = Vec::new();
         loop {
             let wanted = match delimited {
@@ -323,7 +323,7 @@ impl FullSync<'_> {
     }
 }
 
-/// Loads a dump: in place of the data if `flush` drops them, otherwise into the shadows.
+/// Loads a dump: in place of the data if `flush` drops it, otherwise into the staging databases.
 fn load<'f>(
     core: &'static ReplicatedCore,
     (number, participant): (u64, Participant),
@@ -376,17 +376,17 @@ enum From {
     PrimaryConnection(Delimited),
 }
 
-/// The file that a dump was received into; it goes away unless it is installed.
+/// The file of a received dump. It is deleted on drop unless it was installed.
 struct ReceivedFile {
-    /// Its name until it is installed.
+    /// Its temporary name, until it is installed.
     temporary: Option<PathBuf>,
-    /// Where it is to be.
+    /// Its final path.
     place: PathBuf,
     bytes: u64,
 }
 
 impl ReceivedFile {
-    /// Puts it in the place of the server's own dump; where that is.
+    /// Replaces the server's own dump with this file. Returns its path.
     fn install(&mut self) -> Result<PathBuf, LinkError> {
         if let Some(temporary) = &self.temporary {
             std::fs::rename(temporary, &self.place).map_err(|error| {
@@ -403,15 +403,15 @@ impl ReceivedFile {
 
 impl Drop for ReceivedFile {
     fn drop(&mut self) {
-        // What is incomplete, or not wanted any more, is of no use.
+        // An incomplete or unwanted file is useless.
         self.temporary.iter().for_each(|temporary| _ = std::fs::remove_file(temporary));
     }
 }
 
-/// A dump as it comes over the connection.
+/// A dump received over the connection.
 struct Body<'w> {
     primary_connection: &'w mut PrimaryConnection,
-    /// Bytes of it that are left.
+    /// Bytes left to read.
     left: u64,
 }
 

@@ -1,12 +1,12 @@
-//! Which history of changes a server's data belong to.
+//! The history of changes that a server's data belongs to.
 //!
-//! A history has an ID, and a place in it is an offset of the write log. A server that stops following a primary begins
-//! a history of its own, but remembers the one that it came from and how far the two are the same, so that those who
-//! followed the same primary can go on with it.
+//! A history has an ID; a position in it is an offset of the write log. A server that stops following a primary begins
+//! a new history, but remembers the previous one and the offset at which the two diverge, so that other replicas of the
+//! same primary can continue with it.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// The text that stands for no ID.
+/// The text for no ID.
 const NONE: &str = "0000000000000000000000000000000000000000";
 
 /// See the module's documentation.
@@ -14,7 +14,7 @@ const NONE: &str = "0000000000000000000000000000000000000000";
 pub struct History {
     /// Forty hexadecimal digits.
     pub id: String,
-    /// The history that this one goes on from, and the offset from which on they differ.
+    /// The previous history, and the offset at which this one diverges from it.
     pub previous: Option<(String, u64)>,
 }
 
@@ -25,18 +25,18 @@ impl Default for History {
 }
 
 impl History {
-    /// The data are not any more what the ID says, and go on from no other history.
+    /// Starts an unrelated history: the data no longer matches the ID.
     pub fn begin_anew(&mut self) {
         *self = History::default();
     }
 
-    /// What comes from here on, behind the log's offset `end`, is a history of its own.
+    /// Starts a new history at the log's offset `end`, which continues the present one.
     pub fn branch_off(&mut self, end: u64) {
         let before = std::mem::replace(&mut self.id, random_id());
         self.previous = Some((before, end));
     }
 
-    /// The primary's history, of which this one is a part, goes by another ID from the offset `end` on.
+    /// The primary's history has another ID from the offset `end` on.
     pub fn renamed(&mut self, id: &str, end: u64) {
         if id != self.id {
             let before = std::mem::replace(&mut self.id, id.into());
@@ -44,12 +44,12 @@ impl History {
         }
     }
 
-    /// The data are those of a primary's history.
+    /// Adopts the primary's history.
     pub fn adopt(&mut self, id: &str) {
         *self = History { id: id.into(), previous: None };
     }
 
-    /// Whether what lies before the log's offset `end` is the same in the history of this ID as in this one.
+    /// Whether the history of this ID and this one are the same up to the log's offset `end`.
     pub fn shares(&self, id: &[u8], end: u64) -> bool {
         let same = |known: &str| known.as_bytes().eq_ignore_ascii_case(id);
         same(&self.id) || self.previous.as_ref().is_some_and(|(known, until)| same(known) && end <= *until)
@@ -60,7 +60,7 @@ impl History {
         self.previous.as_ref().map_or(NONE, |(id, _)| id)
     }
 
-    /// As INFO counts: the first offset that is not the previous history's; -1 for none.
+    /// For INFO: the first offset that is not in the previous history; -1 for none.
     pub fn previous_end(&self) -> i64 {
         self.previous.as_ref().map_or(-1, |(_, end)| end.saturating_add(1) as i64)
     }

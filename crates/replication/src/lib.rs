@@ -1,26 +1,25 @@
-//! Replication, on either side of it.
+//! Replication, for both roles.
 //!
-//! Both sides work on the one [write log](kvick_store::log): a primary sends its replicas the log's bytes as they stand
-//! there, and a replica appends the bytes that it gets to its own log, under the locks of what they change. So a
-//! server's log is its place in a [history] of changes, whichever role it plays, and offsets count the same bytes
-//! everywhere.
+//! Both roles use the same [write log](kvick_store::log). A primary sends the log's bytes to its replicas unchanged; a
+//! replica appends the received bytes to its own log, under the locks of the keys that they change. So a server's log
+//! is a position in a [history] of changes in either role, and offsets count the same bytes everywhere.
 //!
 //! - [`failover`]: a primary hands over to a replica.
-//! - [`history`]: which history that is: the replication IDs.
-//! - [`replicas`]: the replicas that are attached, as everybody may see them; how far each is.
-//! - [`transfer`]: the bytes of a dump on their way to replicas that begin anew.
-//! - [`role`]: changing sides.
-//! - [`synchronise`]: takes the snapshot that these dumps are of.
-//! - [`through_file`]: how they are taken when a file is to be written first.
-//! - [`upstream`]: what a replica knows of its primary, and what it is told to do.
+//! - [`history`]: replication IDs.
+//! - [`replicas`]: the attached replicas and their progress.
+//! - [`transfer`]: the bytes of a dump on their way to replicas.
+//! - [`role`]: changing between primary and replica.
+//! - [`synchronise`]: full sync on the primary: takes the snapshots and keeps the backlog.
+//! - [`through_file`]: full sync by way of a file.
+//! - [`upstream`]: a replica's view of its primary, and which primary to follow.
 //! - [`link`]: the thread that follows a primary: connects, synchronises, applies.
-//! - [`full_sync`]: how the thread takes over a dump that the primary sends.
-//! - [`two_channels`]: the same by a connection for the dump alone.
-//! - [`primary_connection`]: its connections.
-//! - [`apply`]: how what a primary sends is executed.
+//! - [`full_sync`]: full sync on the replica.
+//! - [`two_channels`]: full sync with a separate connection for the dump.
+//! - [`primary_connection`]: connections to the primary.
+//! - [`apply`]: the interface for executing a primary's commands.
 //!
-//! The connection of a replica belongs to a worker like any other. That worker writes the dump and then the log to it,
-//! straight from where they lie: see `worker/feeding.rs`.
+//! A replica's connection belongs to a worker, as any other. The worker sends the dump and then the log directly from
+//! the shared buffers: see `worker/feeding.rs` in `kvick-engine`.
 
 pub mod apply;
 pub mod failover;
@@ -52,57 +51,57 @@ use upstream::Upstream;
 
 pub use replicated_core::ReplicatedCore;
 
-/// How long the log is kept for a replica that has got its dump by another connection, in ms.
+/// How long, in ms, the log is retained for a replica that has received its dump over a separate connection.
 const ORPHANS_LIVE_MS: i64 = 60_000;
 
-/// What a server knows of replication.
+/// A server's replication state.
 pub struct Replication {
-    /// The history that its data belong to.
+    /// The history of the server's data.
     pub history: Mutex<History>,
     /// The replicas that are attached.
     pub replicas: Replicas,
-    /// Its own primary, if it has one.
+    /// The server's own primary, if any.
     pub upstream: Upstream,
     /// FAILOVER.
     pub failover: Failover,
-    /// What replicas begin with.
+    /// Pending full syncs.
     pub pending_full_syncs: PendingFullSyncs,
-    /// Keys that clients gave a time to live though the server is a replica.
+    /// Keys to which clients of a writable replica gave a time to live.
     pub writable_replica_keys: WritableReplicaKeys,
     /// Whether the log keeps a backlog.
     pub has_backlog: AtomicBool,
-    /// How many replicas each worker has, by its number.
+    /// The number of replicas per worker.
     feeds: Box<[AtomicUsize]>,
-    /// Unix time in ms when replicas were pinged last.
+    /// When replicas were last pinged, as Unix time in ms.
     pub pinged_ms: AtomicI64,
-    /// What INFO counts.
+    /// Counters for INFO.
     pub counts: Counts,
-    /// Milliseconds for which the log is kept for a replica that has got its dump, until it asks for the log.
+    /// How long, in ms, the log is retained for a replica that has received its dump, until it requests the log.
     pub orphans_live_ms: AtomicI64,
-    /// Whether the process stops, until continued, amid synchronisations by two connections: a replica when it is about
-    /// to ask for the log, a primary when it has sent a dump as a whole. For tests.
+    /// Whether the process stops itself (until continued) during a dual-channel sync: a replica before it requests the
+    /// log, a primary after it has sent a dump. For tests.
     pub pauses_after_fork: AtomicBool,
 }
 
-/// How often replicas were synchronised, and how much went over the links.
+/// Synchronisations of replicas, and bytes transferred.
 #[derive(Default)]
 pub struct Counts {
-    /// From the beginning.
+    /// Full syncs.
     pub full: AtomicU64,
-    /// From where they were.
+    /// Partial syncs.
     pub partial: AtomicU64,
-    /// Tried to be, but were too late or of another history.
+    /// Refused partial syncs: the offset was too old, or the history different.
     pub partial_refused: AtomicU64,
-    /// Bytes that came from the primary.
+    /// Bytes received from the primary.
     pub bytes_in: AtomicU64,
-    /// Bytes that were sent to replicas.
+    /// Bytes sent to replicas.
     pub bytes_out: AtomicU64,
-    /// Commands of the primary's that failed here.
+    /// Commands of the primary that failed on this server.
     pub unexpected_errors: AtomicU64,
 }
 
 impl Counts {
-    /// Counts anew.
+    /// Resets the counters.
     pub fn reset(&self) {
         let Counts { full, partial, partial_refused, bytes_in, bytes_out, unexpected_errors } = self;
         [full, partial, partial_refused, bytes_in, bytes_out, unexpected_errors]
@@ -112,7 +111,7 @@ impl Counts {
 }
 
 impl Replication {
-    /// Of a server with so many workers.
+    /// For a server with this number of workers.
     pub fn new(workers: usize) -> Self {
         Replication {
             history: Mutex::default(),
@@ -130,7 +129,7 @@ impl Replication {
         }
     }
 
-    /// Wakes the workers that have replicas, except for one: there is something to send to them.
+    /// Wakes the workers that have replicas, except one: there is data to send.
     pub fn wake_feeders(&self, core: &Core, except: Option<usize>) {
         for (worker, feeds) in self.feeds.iter().enumerate() {
             if Some(worker) != except && feeds.load(Ordering::Relaxed) > 0 {
@@ -139,7 +138,7 @@ impl Replication {
         }
     }
 
-    /// A worker has so many replicas.
+    /// Sets a worker's number of replicas.
     pub fn set_feeds(&self, worker: usize, count: usize) {
         self.feeds[worker].store(count, Ordering::Relaxed);
     }

@@ -1,7 +1,7 @@
-//! The thread that follows a primary: connects, tells who it is, synchronises, and applies what comes.
+//! The thread that follows a primary: connects, shakes hands, synchronises, and applies the stream.
 //!
-//! It works on a blocking socket and may wait as long as it likes, since it is nobody's worker. Readers of this server
-//! go on while it applies, except on the keys that are just being changed.
+//! It uses a blocking socket and may wait indefinitely, since it is not a worker. Clients can read while it applies
+//! commands, except keys that are just being changed.
 
 use super::apply::{Apply, Ends, Superseded};
 use super::full_sync::FullSync;
@@ -22,12 +22,12 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How often the primary is told how far this server is.
+/// How often this server acknowledges its offset.
 const ACK_EVERY: Duration = Duration::from_secs(1);
-/// How long until a link that broke is made again.
+/// The delay before a broken link is re-established.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// What the log is told of a primary that does not answer.
+/// The error if a primary does not answer.
 const HANDSHAKE: &str = "Timeout connecting to the PRIMARY...";
 
 impl From<Superseded> for LinkError {
@@ -50,7 +50,7 @@ pub fn start(core: &'static ReplicatedCore) -> io::Result<()> {
         let upstream = &core.replication.upstream;
         loop {
             let (target, number) = upstream.wait_for_target();
-            // While the world stands still, so does this.
+            // The thread waits while another one holds the global lock.
             core.keyspace.global_lock.enter(participant);
             core.keyspace.global_lock.leave(participant);
             let mut link = Link { core, number, applier: &mut *applier, participant };
@@ -69,30 +69,30 @@ pub fn start(core: &'static ReplicatedCore) -> io::Result<()> {
     Ok(())
 }
 
-/// What a primary answered to PSYNC.
+/// A primary's answer to PSYNC.
 enum Answer {
-    /// It sends a dump of this history, as of this offset.
+    /// Full sync with a dump of this history, at this offset.
     Full(String, u64),
-    /// It goes on where this server is, in a history that may have another ID.
+    /// Partial sync from this server's offset, in a history that may have another ID.
     Continue(Option<String>),
-    /// It sends a dump by another connection.
+    /// Full sync with a separate connection for the dump.
     TwoChannels,
 }
 
-/// How often it is looked whether a pause is over.
+/// How often to check whether a pause is over.
 const PAUSE_LOOK: Duration = Duration::from_millis(20);
 
 /// One attempt to follow a primary.
 pub(crate) struct Link<'a> {
     pub(crate) core: &'static ReplicatedCore,
-    /// The number of the wish.
+    /// The generation of the primary.
     pub(crate) number: u64,
     pub(crate) applier: &'a mut dyn Apply,
     pub(crate) participant: kvick_store::global_lock::Participant,
 }
 
 impl Link<'_> {
-    /// Follows a primary until that comes to an end.
+    /// Follows a primary until the link ends. Returns why.
     fn follow(&mut self, target: &Target) -> LinkError {
         match self.try_follow(target) {
             Ok(never) => never,
@@ -141,7 +141,7 @@ impl Link<'_> {
         for address in (target.host.as_str(), target.port).to_socket_addrs().map_err(failed)? {
             match kvick_runtime::dial::connect(address, source.as_deref(), timeout) {
                 Ok(stream) => {
-                    // Small packets have to go at once.
+                    // Small packets must be sent at once.
                     let _ = stream.set_nodelay(!self.core.config.read(settings::REPL_DISABLE_TCP_NODELAY));
                     stream.set_write_timeout(Some(timeout)).map_err(failed)?;
                     let upstream = &self.core.replication.upstream;
@@ -160,7 +160,7 @@ impl Link<'_> {
         Err(failed(failure))
     }
 
-    /// Begins TLS on a connection if `tls-replication` asks for it.
+    /// Performs the TLS handshake if `tls-replication` is set.
     fn shake_hands(&self, stream: TcpStream, target: &Target, timeout: Duration) -> io::Result<Channel> {
         if !self.core.config.read(TLS_REPLICATION) {
             return Ok(Channel::Plain(stream));
@@ -170,7 +170,7 @@ impl Link<'_> {
         Channel::encrypted(stream, &target.host, &materials)
     }
 
-    /// Tells the primary who this is.
+    /// Sends the handshake: the server's port, capabilities and version.
     fn introduce(&self, primary_connection: &mut PrimaryConnection) -> Result<(), LinkError> {
         primary_connection.send(&[b"PING"])?;
         let answer = primary_connection.line()?;
@@ -194,7 +194,7 @@ impl Link<'_> {
         requests.iter().try_for_each(|request| primary_connection.send(request))?;
         for request in &requests {
             let answer = primary_connection.line()?;
-            // An old primary goes on without.
+            // An old primary does not know this option.
             if answer.starts_with(b"-") {
                 let option = shown(request[1]);
                 logging::notice(format_args!(
@@ -206,7 +206,7 @@ impl Link<'_> {
         Ok(())
     }
 
-    /// Logs in, if there is a password to do so with.
+    /// Authenticates, if credentials are configured.
     pub(crate) fn authenticate(&self, primary_connection: &mut PrimaryConnection) -> Result<(), LinkError> {
         let values = self.core.config.values();
         let Some(password) = values.read(settings::PRIMARYAUTH) else { return Ok(()) };
@@ -221,7 +221,7 @@ impl Link<'_> {
         Ok(())
     }
 
-    /// The port at which this server is to be reached.
+    /// The port at which replicas and clients can reach this server.
     pub(crate) fn listening_port(&self) -> u16 {
         let values = self.core.config.values();
         match values.read(settings::REPLICA_ANNOUNCE_PORT) {
@@ -235,7 +235,7 @@ impl Link<'_> {
         let replication = &self.core.replication;
         let history = replication.history.lock().clone();
         let end = self.core.keyspace.log.offset();
-        // Without a backlog changes may have been made that the log has not counted.
+        // Without a backlog the log may have missed changes.
         let known = replication.has_backlog.load(Ordering::SeqCst);
         if known {
             let next = (end + 1).to_string();
@@ -274,7 +274,7 @@ impl Link<'_> {
         }
     }
 
-    /// The replica that was to take over from this server has, or will not.
+    /// Ends a failover: the replica has taken over, or refused to.
     fn end_failover(&self, taken_over: bool) -> Result<(), LinkError> {
         let core = self.core;
         let mut global = core.keyspace.lock_global();
@@ -289,7 +289,7 @@ impl Link<'_> {
         Ok(())
     }
 
-    /// The data are a part of the primary's history, which may go by another ID by now.
+    /// Partial sync: the data is a prefix of the primary's history, whose ID may have changed.
     fn go_on(&mut self, primary_connection: &PrimaryConnection, id: Option<&str>) {
         let replication = &self.core.replication;
         let end = self.core.keyspace.log.offset();
@@ -299,7 +299,7 @@ impl Link<'_> {
                 logging::notice(format_args!("Primary replication ID changed to {id}"));
                 history.renamed(id, end);
                 drop(history);
-                // Replicas of this server have to hear of it.
+                // This server's replicas must learn the new ID.
                 self.core.disconnect_replicas();
             }
         }
@@ -307,7 +307,7 @@ impl Link<'_> {
         self.applier.begin(self.number, database, &Ends::of(primary_connection.channel().socket()));
     }
 
-    /// Applies what the primary sends, and tells it how far this server is.
+    /// Applies the primary's stream, and acknowledges offsets.
     fn apply(&mut self, primary_connection: &mut PrimaryConnection) -> Result<LinkError, LinkError> {
         let core = self.core;
         let limits = Limits { replicated: true, ..Limits::default() };
@@ -321,7 +321,7 @@ impl Link<'_> {
             let mut pos = 0;
             let mut asked = false;
             let mut violation = None;
-            // Where each request ends, and its spans.
+            // The end of each request, and its argument spans.
             let mut requests: Vec<(usize, std::ops::Range<usize>)> = Vec::new();
             loop {
                 let first = spans.len();
@@ -371,7 +371,7 @@ impl Link<'_> {
         }
     }
 
-    /// While writes are paused, what comes is received and not applied.
+    /// Receives without applying while writes are paused.
     fn sit_out_pause(&self, primary_connection: &mut PrimaryConnection, input: &mut Vec<u8>) -> Result<(), LinkError> {
         let (core, upstream) = (self.core, &self.core.replication.upstream);
         let mut acknowledged = Instant::now();
@@ -402,7 +402,7 @@ impl Link<'_> {
         clock::unix_ms() - heard_ms > timeout.as_millis() as i64
     }
 
-    /// Tells the primary how far this server is, and its files.
+    /// Acknowledges the applied and the synced offset.
     fn acknowledge(&self, primary_connection: &mut PrimaryConnection) -> Result<(), LinkError> {
         let offset = self.core.keyspace.log.offset().to_string();
         let mut words: Vec<&[u8]> = vec![b"REPLCONF", b"ACK", offset.as_bytes()];
@@ -414,7 +414,7 @@ impl Link<'_> {
     }
 }
 
-/// Whether a request of the primary's asks how far this server is.
+/// Whether a request asks for an acknowledgement.
 fn is_question(args: Args<'_>) -> bool {
     let is = |index: usize, word: &str| args.get(index).is_some_and(|arg| arg.eq_ignore_ascii_case(word.as_bytes()));
     is(0, "replconf") && is(1, "getack")

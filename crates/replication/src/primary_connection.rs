@@ -1,4 +1,4 @@
-//! A connection to a primary, as the thread that follows it uses it: blocking, with the time that may pass in silence.
+//! A blocking connection to a primary, with a timeout for silence.
 
 use crate::ReplicatedCore;
 use kvick_config::tables::replication::REPL_TIMEOUT;
@@ -13,19 +13,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Bytes read at once.
+/// Bytes per read.
 pub const READ: usize = 256 * 1024;
-/// How often a wait looks whether it has become too long.
+/// How often a wait checks its timeout.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Why a link ended.
 #[derive(Debug)]
 pub enum LinkError {
-    /// The connection: what was being done, and why that failed.
+    /// An I/O error: the action, and its cause.
     Io(&'static str, io::Error),
-    /// The primary said something that makes no sense, or that it will not.
+    /// The primary refused, or sent an invalid answer.
     Refused(String),
-    /// There is another primary to follow, or none.
+    /// The server has switched to another primary, or to none.
     Superseded,
 }
 
@@ -41,39 +41,39 @@ impl fmt::Display for LinkError {
 
 /// See the module's documentation.
 pub struct PrimaryConnection {
-    /// Shared with what tells the primary, while a dump is loaded, that this server is there.
+    /// Shared with [`SignOfLife`], which writes to it while a dump is loaded.
     channel: Arc<Mutex<Channel>>,
-    /// What was read and not used, from `at` on.
+    /// Bytes read; those from `at` on are unused.
     buffer: Vec<u8>,
     at: usize,
-    /// The server that has it.
+    /// The server's core.
     pub core: &'static ReplicatedCore,
-    /// What the log is told when it does not come.
+    /// The error message if a read times out.
     pub awaited: &'static str,
 }
 
-/// Tells the primary from time to time that this server is there: see [`PrimaryConnection::sign`].
+/// Periodically tells the primary that this server is alive: see [`PrimaryConnection::sign`].
 pub struct SignOfLife {
     channel: Arc<Mutex<Channel>>,
     told: Instant,
 }
 
 impl SignOfLife {
-    /// How often it is given.
+    /// The interval.
     const EVERY: Duration = Duration::from_secs(1);
 
-    /// Gives it if it is due.
+    /// Sends one if it is due.
     pub fn give(&mut self) {
         if self.told.elapsed() >= Self::EVERY {
             self.told = Instant::now();
-            // A primary that is gone will be noticed when something is read.
+            // The next read detects a closed connection.
             let _ = self.channel.lock().write_all(b"\n");
         }
     }
 }
 
 impl PrimaryConnection {
-    /// A connection that was made.
+    /// Wraps an established connection.
     pub fn new(core: &'static ReplicatedCore, channel: Channel, awaited: &'static str) -> PrimaryConnection {
         PrimaryConnection { core, channel: Arc::new(Mutex::new(channel)), buffer: Vec::new(), at: 0, awaited }
     }
@@ -89,24 +89,24 @@ impl PrimaryConnection {
             .map_err(|error| LinkError::Io("Sending command to primary in replication handshake", error))
     }
 
-    /// What tells the primary that this server is there.
+    /// The sender of keepalives for this connection.
     pub fn sign(&self) -> SignOfLife {
         SignOfLife { channel: self.channel.clone(), told: Instant::now() }
     }
 
-    /// Takes out what was read and not used.
+    /// Takes the unused bytes.
     pub fn take_unused(&mut self) -> Vec<u8> {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.drain(..std::mem::take(&mut self.at));
         buffer
     }
 
-    /// Puts in what was read: it is used next.
+    /// Puts bytes back: they are read next.
     pub fn put_back(&mut self, bytes: Vec<u8>) {
         (self.buffer, self.at) = (bytes, 0);
     }
 
-    /// Reads some more behind what is in a buffer, waiting no longer than `wait`; 0 when nothing came.
+    /// Reads more bytes to the end of `buffer`, for at most `wait`. Returns 0 if none arrived.
     pub fn read_behind(&mut self, buffer: &mut Vec<u8>, wait: Duration) -> Result<usize, LinkError> {
         let failed = |error| LinkError::Io("Reading from primary", error);
         let mut channel = self.channel.lock();
@@ -128,7 +128,7 @@ impl PrimaryConnection {
         }
     }
 
-    /// Reads until there is something in the buffer.
+    /// Reads until the buffer is not empty.
     fn fill(&mut self) -> Result<(), LinkError> {
         let mut buffer = self.take_unused();
         let began = Instant::now();
@@ -149,7 +149,7 @@ impl PrimaryConnection {
         self.channel.lock()
     }
 
-    /// The same, to be interrupted by others.
+    /// A handle to the socket, so that other threads can interrupt it.
     pub fn socket(&self) -> Option<TcpStream> {
         self.channel.lock().socket().try_clone().ok()
     }
@@ -176,7 +176,7 @@ impl PrimaryConnection {
         }
     }
 
-    /// The next line that is not empty: empty ones say that the primary is still there.
+    /// The next line that is not empty: empty lines are keepalives.
     pub fn answer(&mut self) -> Result<Vec<u8>, LinkError> {
         loop {
             let line = self.line()?;
@@ -197,7 +197,7 @@ impl PrimaryConnection {
     }
 }
 
-/// What the primary said, for the log.
+/// A primary's answer, formatted for the log.
 pub fn shown(bytes: &[u8]) -> String {
     const SHOWN_MAX: usize = 256;
     String::from_utf8_lossy(&bytes[..bytes.len().min(SHOWN_MAX)]).into_owned()

@@ -1,4 +1,4 @@
-//! The replicas that are attached to this core, as everybody may see them.
+//! The replicas attached to this server.
 
 use super::upstream::Target;
 use kvick_core::clients::ClientInfo;
@@ -9,19 +9,19 @@ use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// How far a replica's synchronisation is.
+/// The stage of a replica's synchronisation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub enum Stage {
-    /// It has told something of itself, no more.
+    /// It has sent REPLCONF only.
     Introduced,
     /// It waits for a snapshot to begin.
     Waiting,
     /// It waits for a snapshot that is being written to disk.
     Saving,
-    /// It is sent a dump.
+    /// It receives a dump.
     Receiving,
-    /// It is sent the log, and keeps that until it has loaded a dump which came by another connection.
+    /// It receives the log and buffers it until it has loaded a dump from another connection.
     Keeping,
     /// It follows the log.
     Online,
@@ -31,7 +31,7 @@ impl Stage {
     const ALL: [Stage; 6] =
         [Stage::Introduced, Stage::Waiting, Stage::Saving, Stage::Receiving, Stage::Keeping, Stage::Online];
 
-    /// As INFO calls it.
+    /// The name in INFO.
     pub fn name(self) -> &'static str {
         match self {
             Stage::Introduced => "handshake",
@@ -43,44 +43,44 @@ impl Stage {
     }
 }
 
-/// A replica. Its connection's worker writes this, anybody reads it.
+/// A replica. Its connection's worker writes this; any thread may read it.
 pub struct Replica {
     /// Its connection.
     pub client: Arc<ClientInfo>,
     stage: AtomicU8,
-    /// The port that it listens on, as it says; 0 if it has not.
+    /// The listening port that it has announced; 0 if none.
     pub port: AtomicU16,
-    /// The address that it is to be reached at, if it says so.
+    /// The address that it has announced.
     pub announced: Mutex<String>,
-    /// Whether a dump of unknown length may be sent to it.
+    /// Whether it accepts a dump of unknown length.
     pub takes_streams: AtomicBool,
-    /// Whether it takes a dump by a connection of its own.
+    /// Whether it accepts a dump over a separate connection.
     pub takes_two_channels: AtomicBool,
-    /// Whether this is the connection for a dump alone, to be followed by nothing.
+    /// Whether this connection requests a dump only, without the log.
     pub wants_dump_only: AtomicBool,
-    /// What its dump is to hold.
+    /// The parts of the data set that it requests.
     pub wanted_parts: Mutex<Parts>,
-    /// Whether this is the connection for the dump of a replica that is sent the log by another one.
+    /// Whether this connection carries only the dump, for a replica that receives the log over another one.
     pub is_dump_channel: AtomicBool,
     /// The ID of the client that is this replica's dump channel; 0 for none.
     pub dump_channel: AtomicU64,
-    /// What keeps the log from the dump's offset on until the replica asks for it by its other connection.
+    /// Retains the log from the dump's offset on until the replica requests it over its other connection.
     pub pin: Mutex<Option<Follower>>,
-    /// Unix time in ms when a dump that is followed by nothing had been sent; 0 before that.
+    /// When a dump without a log was completely sent, as Unix time in ms; 0 before that.
     pub dump_sent_ms: AtomicI64,
-    /// Unix time in ms since which no byte could be written to it though there were some; 0 when that is not so.
+    /// When writes to it began to block, as Unix time in ms; 0 if they do not.
     pub stuck_since_ms: AtomicI64,
-    /// Whether it came with SYNC, and knows nothing of histories.
+    /// Whether it used SYNC, without replication IDs.
     pub is_old: AtomicBool,
-    /// Whether it can go on with another ID of the history.
+    /// Whether it can continue with another replication ID.
     pub knows_second_id: AtomicBool,
-    /// The version of its program, as a number; 0 if it has not said.
+    /// Its program version, as a number; 0 if unknown.
     pub version: AtomicU32,
-    /// The offset that it has applied, as it said last.
+    /// The last acknowledged applied offset.
     pub applied: AtomicU64,
-    /// The offset that its file holds, as it said last.
+    /// The last acknowledged synced offset.
     pub synced: AtomicU64,
-    /// Unix time in ms when it said so.
+    /// When it last acknowledged, as Unix time in ms.
     pub heard_ms: AtomicI64,
 }
 
@@ -110,17 +110,17 @@ impl Replica {
         }
     }
 
-    /// How far it is.
+    /// The present stage.
     pub fn stage(&self) -> Stage {
         Stage::ALL[self.stage.load(Ordering::Acquire) as usize]
     }
 
-    /// It is that far now.
+    /// Sets the stage.
     pub fn set_stage(&self, stage: Stage) {
         self.stage.store(stage as u8, Ordering::Release);
     }
 
-    /// As what it is attached, as INFO calls it.
+    /// The kind of replica in INFO.
     pub fn kind(&self) -> &'static str {
         if self.is_dump_channel.load(Ordering::Relaxed) {
             "rdb-channel"
@@ -131,7 +131,7 @@ impl Replica {
         }
     }
 
-    /// The address to reach it at.
+    /// The address at which it can be reached.
     pub fn address(&self) -> String {
         let announced = self.announced.lock();
         if !announced.is_empty() {
@@ -141,12 +141,12 @@ impl Replica {
         peer.rsplit_once(':').map_or(peer.as_str(), |(address, _)| address).trim_matches(['[', ']']).into()
     }
 
-    /// Whether it is to be reached at this address.
+    /// Whether it can be reached at this address.
     pub fn is_at(&self, target: &Target) -> bool {
         self.port.load(Ordering::Relaxed) == target.port && self.address() == target.host
     }
 
-    /// Its address and port, as the log names it.
+    /// Its address and port, for the log.
     pub fn name(&self) -> String {
         match self.port.load(Ordering::Relaxed) {
             0 => format!("client id #{}", self.client.id),
@@ -154,7 +154,7 @@ impl Replica {
         }
     }
 
-    /// Milliseconds since it was heard of.
+    /// Milliseconds since its last acknowledgement.
     pub fn silent_ms(&self, now_ms: i64) -> i64 {
         now_ms - self.heard_ms.load(Ordering::Relaxed)
     }
@@ -167,30 +167,30 @@ fn good(all: &[Arc<Replica>], lag_s: u32, now_ms: i64) -> usize {
     all.iter().filter(is_good).count()
 }
 
-/// All that are attached: those that have asked to be synchronised.
+/// The attached replicas: those that have requested a synchronisation.
 #[derive(Default)]
 pub struct Replicas {
     all: RwLock<Vec<Arc<Replica>>>,
-    /// Dump channels that have done their work and are closed, while the log is yet to be asked for.
+    /// Closed dump channels whose replicas have not requested the log yet.
     orphans: Mutex<Vec<Arc<Replica>>>,
     count: AtomicUsize,
-    /// Unix time in ms since which there has been none; 0 while there are some, or there never was one.
+    /// Unix time in ms since when no replica has been attached; 0 if one is, or none ever was.
     none_since_ms: AtomicI64,
 }
 
 impl Replicas {
-    /// How many there are.
+    /// The number of replicas.
     #[inline]
     pub fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// All, in the order in which they came.
+    /// All replicas, in the order of their arrival.
     pub fn all(&self) -> Vec<Arc<Replica>> {
         self.all.read().clone()
     }
 
-    /// One more.
+    /// Attaches a replica.
     pub fn attach(&self, replica: Arc<Replica>) {
         let mut all = self.all.write();
         if !all.iter().any(|known| Arc::ptr_eq(known, &replica)) {
@@ -200,7 +200,7 @@ impl Replicas {
         self.none_since_ms.store(0, Ordering::Relaxed);
     }
 
-    /// One less; whether it was attached.
+    /// Detaches a replica. Returns whether it was attached.
     pub fn detach(&self, replica: &Arc<Replica>) -> bool {
         let mut all = self.all.write();
         let before = all.len();
@@ -212,12 +212,12 @@ impl Replicas {
         before > all.len()
     }
 
-    /// Keeps a dump channel that is closed, for the replica that is about to ask for the log.
+    /// Keeps a closed dump channel, for the replica that will request the log.
     pub fn keep_orphan(&self, channel: Arc<Replica>) {
         self.orphans.lock().push(channel);
     }
 
-    /// Keeps the log no longer for dump channels that had been sent theirs before a Unix time in ms; which these are.
+    /// Stops retaining the log for dump channels whose dump was sent before a Unix time in ms. Returns those channels.
     pub fn unpin(&self, before_ms: i64) -> Vec<Arc<Replica>> {
         let mut orphans = self.orphans.lock();
         orphans.retain(|channel| channel.pin.lock().is_some());
@@ -230,38 +230,38 @@ impl Replicas {
         late.filter(|channel| channel.pin.lock().take().is_some()).cloned().collect()
     }
 
-    /// The dump channel with this client ID, if the log is still kept for it.
+    /// The dump channel with this client ID, if the log is still retained for it.
     pub fn dump_channel(&self, client: u64) -> Option<Arc<Replica>> {
         let fits = |channel: &&Arc<Replica>| channel.client.id == client && channel.pin.lock().is_some();
         let attached = self.all.read().iter().find(fits).cloned();
         attached.or_else(|| self.orphans.lock().iter().find(fits).cloned())
     }
 
-    /// How many dump channels there are for which the log is kept.
+    /// The number of dump channels for which the log is retained.
     pub fn pinned(&self) -> usize {
         let pinned = |channel: &&Arc<Replica>| channel.pin.lock().is_some();
         let orphans = self.orphans.lock();
         self.all.read().iter().filter(pinned).count() + orphans.iter().filter(pinned).count()
     }
 
-    /// Milliseconds for which there has been none, if there were some before.
+    /// Milliseconds since the last replica was detached, if there were any.
     pub fn none_for_ms(&self, now_ms: i64) -> Option<i64> {
         let since = self.none_since_ms.load(Ordering::Relaxed);
         (since != 0).then(|| now_ms - since)
     }
 
-    /// Those that are online and were heard of within `lag_s` seconds.
+    /// The number of online replicas that acknowledged within `lag_s` seconds.
     pub fn good(&self, lag_s: u32, now_ms: i64) -> usize {
         good(&self.all.read(), lag_s, now_ms)
     }
 
-    /// Acts on the number of those. Nobody else does so meanwhile: the last word is that of the last count.
+    /// Acts on that number under a lock, so that the last action uses the last count.
     pub fn act_on_good(&self, lag_s: u32, now_ms: i64, act: impl FnOnce(usize)) {
         let all = self.all.write();
         act(good(&all, lag_s, now_ms));
     }
 
-    /// Those that have applied everything up to an offset, or keep it in a file with `synced`.
+    /// The number of replicas that have applied the log up to an offset, or have it in a file with `synced`.
     pub fn reached(&self, offset: u64, synced: bool) -> usize {
         let place = |replica: &Replica| if synced { &replica.synced } else { &replica.applied }.load(Ordering::Acquire);
         let all = self.all.read();

@@ -1,4 +1,4 @@
-//! Changing sides: from primary to replica, and back. All of this is done with the world held.
+//! Changes between primary and replica. The caller holds the global lock.
 
 use super::replicas::Stage;
 use super::synchronise;
@@ -19,18 +19,18 @@ use kvick_runtime::logging;
 use kvick_store::Locked;
 use std::sync::atomic::Ordering;
 
-/// What those who wait are told when the server changes sides.
+/// The error for waiting clients when the role changes.
 pub const CHANGED: &str =
     "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)";
 
 impl ReplicatedCore {
-    /// Follows a primary from now on.
+    /// Becomes a replica of this primary.
     pub fn become_replica(&self, target: Target, global: &mut Locked, stats: &WorkerStats) {
         self.turn_to_primary(target);
         self.end_waits(global, stats);
     }
 
-    /// The same, but those who wait for a key go on waiting: it may yet turn out that the server remains the primary.
+    /// The same, but clients that wait for a key keep waiting, since the server may remain the primary.
     pub(crate) fn turn_to_primary(&self, target: Target) {
         let replication = &self.replication;
         if !replication.upstream.is_replica() {
@@ -43,13 +43,13 @@ impl ReplicatedCore {
         self.keyspace.log.set_repeats(true);
         self.admission.set(Reasons::REPLICA, true);
         self.adjust_oom_score();
-        // Replicas stay: the new primary may go on with the history that they know.
+        // Replicas stay attached: the new primary may continue the history that they know.
         replication.upstream.follow(Some(target));
         self.note_writable_replica_keys(!self.config.read(REPLICA_READ_ONLY));
     }
 
-    /// The data come from a dump of this place in a history: a replica goes on from there, a primary lets those go on
-    /// who followed it before it ended.
+    /// The data was loaded from a dump at this position in a history. A replica continues from there; a primary accepts
+    /// replicas that followed it before its restart.
     pub fn go_on_from_dump(&self, id: &str, offset: u64, database: usize) {
         let (replication, log) = (&self.replication, &self.keyspace.log);
         let _world = self.keyspace.lock_global();
@@ -64,7 +64,7 @@ impl ReplicatedCore {
         }
     }
 
-    /// Goes on with the data by itself.
+    /// Becomes a primary with the present data.
     pub fn become_primary(&self) {
         let replication = &self.replication;
         replication.upstream.follow(None);
@@ -85,16 +85,16 @@ impl ReplicatedCore {
         }
         self.admission.set(Reasons::REPLICA, false);
         self.adjust_oom_score();
-        // They follow by the ID of the history, which has changed.
+        // The ID of the history has changed, so they must reconnect.
         self.disconnect_replicas();
     }
 
-    /// Replicas may have another score for the kernel's out-of-memory killer. The log tells if it cannot be adjusted.
+    /// Adjusts the score for the kernel's out-of-memory killer, which may differ for replicas. Errors are logged.
     fn adjust_oom_score(&self) {
         let _ = oom_score::apply(&self.config.values());
     }
 
-    /// Has all replicas connect anew.
+    /// Disconnects all replicas, so that they reconnect.
     pub fn disconnect_replicas(&self) {
         for replica in self.replication.replicas.all() {
             replica.client.doomed.store(true, Ordering::SeqCst);
@@ -102,13 +102,13 @@ impl ReplicatedCore {
         }
     }
 
-    /// Tells those who wait that the server is not what it was.
+    /// Ends the waits of clients because the role changed.
     pub(crate) fn end_waits(&self, global: &mut Locked, stats: &WorkerStats) {
         self.aof.end_waits(self, CHANGED);
         self.unblock(global, stats);
     }
 
-    /// Refuses writes if fewer replicas are well than these settings want for them.
+    /// Refuses writes if fewer replicas are in good state than these settings require.
     pub fn require_replicas(&self, values: &Values) {
         let (least, lag_s) = (values.read(MIN_REPLICAS_TO_WRITE), values.read(MIN_REPLICAS_MAX_LAG));
         let matters = least > 0 && lag_s > 0 && !self.replication.upstream.is_replica();
@@ -117,7 +117,7 @@ impl ReplicatedCore {
         });
     }
 
-    /// What replication does ten times a second.
+    /// Periodic work, ten times a second.
     pub fn tick_replication(&'static self) {
         synchronise::tick(self);
         let (replicas, values, now_ms) = (&self.replication.replicas, self.config.values(), clock::unix_ms());
@@ -137,11 +137,11 @@ impl ReplicatedCore {
         self.drop_backlog(now_ms);
     }
 
-    /// Closes the connections of replicas that have not been heard of for too long.
+    /// Disconnects replicas that have been silent for too long.
     fn end_silent_replicas(&self, now_ms: i64) {
         let timeout_ms = i64::from(self.config.read(REPL_TIMEOUT)) * 1000;
         for replica in self.replication.replicas.all() {
-            // Those that came with SYNC never say anything.
+            // Replicas that used SYNC never acknowledge.
             let speaks = replica.stage() == Stage::Online && !replica.is_old.load(Ordering::Relaxed);
             let stuck_since_ms = replica.stuck_since_ms.load(Ordering::Relaxed);
             let is_stuck = stuck_since_ms != 0 && now_ms - stuck_since_ms > timeout_ms;
@@ -159,7 +159,7 @@ impl ReplicatedCore {
         }
     }
 
-    /// Keeps the log no longer for replicas that have got their dump, but do not ask for what comes behind it.
+    /// Stops retaining the log for replicas that have received their dump but do not request the log.
     fn unpin_late(&self, now_ms: i64) {
         let live_ms = self.replication.orphans_live_ms.load(Ordering::Relaxed);
         for channel in self.replication.replicas.unpin(now_ms - live_ms) {
@@ -174,14 +174,14 @@ impl ReplicatedCore {
         }
     }
 
-    /// Keeps a backlog of this size from now on, if it keeps one.
+    /// Sets the size of the backlog, if there is one.
     pub fn resize_backlog(&self, bytes: u64) {
         if self.replication.has_backlog.load(Ordering::SeqCst) {
             self.keyspace.log.keep_backlog(bytes);
         }
     }
 
-    /// Keeps no backlog any more when there has been no replica for long.
+    /// Drops the backlog if no replica has been attached for a while.
     fn drop_backlog(&self, now_ms: i64) {
         let replication = &self.replication;
         let ttl_s = self.config.read(REPL_BACKLOG_TTL) as i64;
@@ -191,7 +191,7 @@ impl ReplicatedCore {
         }
         let _world = self.keyspace.lock_global();
         if replication.replicas.count() == 0 && replication.has_backlog.swap(false, Ordering::SeqCst) {
-            // What changes from now on is counted by nobody.
+            // Later changes are not counted in offsets.
             replication.history.lock().begin_anew();
             self.keyspace.log.keep_backlog(0);
             logging::notice(format_args!(

@@ -1,7 +1,7 @@
-//! Full synchronisation: takes the snapshot that replicas begin with, and sees to the backlog.
+//! Full sync on the primary: takes the snapshots for replicas, and manages the backlog.
 //!
-//! Replicas that want the same dump share one. Those that want another, in an older format or of a part of the data,
-//! wait for the next: so a value that an old format has no form for keeps no others waiting.
+//! Replicas that want the same dump share one. Those that want a different one, in an older format or of part of the
+//! data, wait for the next; so a value that an old format cannot represent does not delay the others.
 
 use super::replicas::{Replica, Stage};
 use super::through_file::ThroughFile;
@@ -21,23 +21,23 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What a replica is given when the snapshot that it waits for begins: taken by its worker.
+/// A full sync that has begun; the replica's worker takes it.
 pub struct PendingFullSync {
-    /// The history that the snapshot is of.
+    /// The replication ID of the snapshot.
     pub history: String,
     /// The offset.
     pub offset: u64,
-    /// The database that the log works in there, where it does not say so itself: that of a replica's primary.
+    /// The database selected at that offset, if the log does not select one itself: that of a replica's primary.
     pub database: usize,
     /// The dump.
     pub reader: Reader,
-    /// What comes after it; nothing for one that wants the dump only.
+    /// The log after the dump; `None` if the replica wants the dump only.
     pub follower: Option<Follower>,
-    /// Whether its length is not known: then the replica says when it has loaded it.
+    /// Whether the length is unknown: the replica then reports when it has loaded the dump.
     pub is_streamed: bool,
 }
 
-/// Where beginnings wait for the workers that have the replicas.
+/// Full syncs to be taken by the replicas' workers.
 #[derive(Default)]
 pub struct PendingFullSyncs {
     /// By the IDs of their clients.
@@ -45,7 +45,7 @@ pub struct PendingFullSyncs {
     present: Mutex<Option<Present>>,
 }
 
-/// The dump for replicas that is under way, or the last one that was.
+/// The current or last dump for replicas.
 struct Present {
     transfer: Arc<Transfer>,
     is_streamed: bool,
@@ -53,11 +53,11 @@ struct Present {
     offset: u64,
     database: usize,
     wanted: Wanted,
-    /// Those that wait for it, if it goes through a file.
+    /// The replicas that wait for it, if it goes through a file.
     replicas: Arc<Mutex<Vec<Arc<Replica>>>>,
 }
 
-/// What dumps for replicas differ in.
+/// The properties in which dumps for replicas differ.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Wanted {
     /// The version of the format.
@@ -66,7 +66,7 @@ struct Wanted {
 }
 
 impl Wanted {
-    /// What a replica wants. One that does not say what it is speaks an old version.
+    /// A replica's request. A replica that does not announce its version gets an old format.
     fn by(replica: &Replica) -> Wanted {
         const FIRST_OF_THIS_FORMAT: u32 = 9 << 16;
         let is_new = replica.version.load(Ordering::Relaxed) >= FIRST_OF_THIS_FORMAT;
@@ -75,13 +75,13 @@ impl Wanted {
 }
 
 impl PendingFullSyncs {
-    /// Whether the dump of a snapshot that has begun for a replica is not there as a whole.
+    /// Whether the snapshot for a replica has begun and its dump is incomplete.
     pub fn is_incomplete(&self, client: u64) -> bool {
         let all = self.waiting.lock();
         all.iter().any(|(id, beginning)| *id == client && !beginning.reader.has_ended())
     }
 
-    /// What a replica is given, if its snapshot has begun.
+    /// Takes a replica's full sync, if its snapshot has begun.
     pub fn take(&self, client: u64) -> Option<PendingFullSync> {
         let mut all = self.waiting.lock();
         let at = all.iter().position(|(id, _)| *id == client)?;
@@ -89,8 +89,7 @@ impl PendingFullSyncs {
     }
 }
 
-/// Takes note of a replica that has to begin anew: has it join the dump that is under way, if that can be. The world is
-/// held.
+/// Registers a replica for a full sync. It joins the running dump if possible. The caller holds the global lock.
 pub fn admit(core: &ReplicatedCore, replica: &Arc<Replica>) {
     if replica.is_dump_channel.load(Ordering::Relaxed) {
         let is_empty = core.keyspace.log.backlog().is_empty();
@@ -125,7 +124,7 @@ pub fn admit(core: &ReplicatedCore, replica: &Arc<Replica>) {
     }
 }
 
-/// Has a replica join a dump that is being written to a file; false when it cannot.
+/// Adds a replica to a dump that is being written to a file; false if that is impossible.
 fn join(core: &ReplicatedCore, present: &Present, replica: &Arc<Replica>) -> bool {
     let pending_full_syncs = &core.replication.pending_full_syncs;
     if Wanted::by(replica) != present.wanted
@@ -134,7 +133,7 @@ fn join(core: &ReplicatedCore, present: &Present, replica: &Arc<Replica>) -> boo
     {
         return false;
     }
-    // Those that wait for it have the log kept from there on.
+    // The log is retained from there on for the waiting replicas.
     let Some(follower) = core.keyspace.log.follow_from(present.offset, Audience::All) else { return false };
     let Some(reader) = present.transfer.reader() else { return false };
     let (history, offset, database) = (present.history.clone(), present.offset, present.database);
@@ -146,8 +145,7 @@ fn join(core: &ReplicatedCore, present: &Present, replica: &Arc<Replica>) -> boo
     true
 }
 
-/// A replica is gone: a dump that nobody waits for any more comes to nothing, unless it is as good as one that save
-/// points ask for.
+/// A replica has disconnected: cancels a dump that no replica waits for, unless save points would also require it.
 pub fn note_lost(core: &ReplicatedCore) {
     let mut present = core.replication.pending_full_syncs.present.lock();
     let Some(found) = present.as_ref().filter(|present| present.transfer.readers() == 0) else { return };
@@ -162,8 +160,8 @@ pub fn note_lost(core: &ReplicatedCore) {
     }
 }
 
-/// Tells the log that nobody waits for a dump any more, whoever finds that first: a worker that loses the last replica,
-/// or the thread that writes the dump.
+/// Logs once that no replica waits for a dump any more: by the worker that loses the last one, or by the writing
+/// thread.
 pub fn tell_abandoned(transfer: &Transfer, is_streamed: bool) {
     if transfer.abandon() {
         let what = if is_streamed { "Diskless rdb transfer" } else { "Background saving, persistence disabled" };
@@ -171,7 +169,7 @@ pub fn tell_abandoned(transfer: &Transfer, is_streamed: bool) {
     }
 }
 
-/// Whether nobody but replicas has a use for a dump's file.
+/// Whether a dump's file is needed for replicas only.
 pub fn is_for_replicas_alone(core: &ReplicatedCore) -> bool {
     core.config.read(SAVE).points().is_empty()
 }
@@ -187,7 +185,7 @@ pub fn tick(core: &'static ReplicatedCore) {
     }
 }
 
-/// Whether those that wait have waited long enough for others to come.
+/// Whether the replicas have waited long enough for others to arrive.
 fn is_time(core: &ReplicatedCore, waiting: &[Arc<Replica>]) -> bool {
     let values = core.config.values();
     let delay_ms = i64::from(values.read(settings::REPL_DISKLESS_SYNC_DELAY)) * 1000;
@@ -198,11 +196,11 @@ fn is_time(core: &ReplicatedCore, waiting: &[Arc<Replica>]) -> bool {
     !waits || longest >= delay_ms || (enough > 0 && waiting.len() >= enough)
 }
 
-/// Takes a snapshot for these, which all want the same.
+/// Takes a snapshot for replicas that all want the same dump.
 fn begin(core: &'static ReplicatedCore, waiting: &[Arc<Replica>], wanted: Wanted) {
     let mut global = core.keyspace.lock_global();
     if core.admission.has(Reasons::LOADING) {
-        // DEBUG LOADAOF: not all is there, and replicas would not hear of the rest.
+        // DEBUG LOADAOF: the data is incomplete, and replicas would not receive the rest.
         return;
     }
     let transfer = Arc::new(Transfer::default());
@@ -215,7 +213,7 @@ fn begin(core: &'static ReplicatedCore, waiting: &[Arc<Replica>], wanted: Wanted
     };
     let form = Form::for_replicas(core, wanted.version, wanted.parts);
     let request = Request { purpose: Purpose::Replicas, form, destinations: vec![destination] };
-    // Replicas go on from the moment of the snapshot.
+    // The log for replicas starts at the snapshot.
     let followers: Vec<Follower> = waiting.iter().map(|_| log.follow(Audience::All)).collect();
     let mut present = core.replication.pending_full_syncs.present.lock();
     let Ok(offset) = snapshots::begin(core, &mut global, request) else { return };
@@ -255,8 +253,8 @@ fn begin(core: &'static ReplicatedCore, waiting: &[Arc<Replica>], wanted: Wanted
     }
 }
 
-/// Whether a dump goes straight to these: if it is to, or is none that the server should keep for itself, and all of
-/// them take one of unknown length.
+/// Whether the dump is streamed: if the settings require it or the server must not keep this dump as a file, and all of
+/// the replicas accept an unknown length.
 fn is_streamed(core: &ReplicatedCore, replicas: &[Arc<Replica>]) -> bool {
     let kept = Wanted { version: kept_version(core), parts: Parts::ALL };
     let is_kept = replicas.iter().all(|replica| Wanted::by(replica) == kept);
@@ -264,7 +262,7 @@ fn is_streamed(core: &ReplicatedCore, replicas: &[Arc<Replica>]) -> bool {
         && replicas.iter().all(|replica| replica.takes_streams.load(Ordering::Relaxed))
 }
 
-/// A dump on its way to replicas: its length is not known, so a mark stands before it and behind it.
+/// A streamed dump: its length is unknown, so a mark delimits it.
 struct ToReplicas {
     core: &'static ReplicatedCore,
     transfer: Arc<Transfer>,
@@ -307,11 +305,11 @@ impl Destination for ToReplicas {
     }
 }
 
-/// Sees to the backlog: there is one from the first replica on, and for a while after the last.
+/// Manages the backlog: it exists from the first replica on, until some time after the last.
 pub fn keep_backlog(core: &ReplicatedCore) {
     let replication = &core.replication;
     if !replication.has_backlog.swap(true, Ordering::SeqCst) {
-        // What changed while nobody followed is in no log: these data are of no history that anybody knows.
+        // Changes without replicas were not logged: the data belongs to no known history.
         replication.history.lock().begin_anew();
         let id = replication.history.lock().id.clone();
         logging::notice(format_args!(

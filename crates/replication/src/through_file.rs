@@ -1,5 +1,5 @@
-//! Dumps for replicas by way of the dump's file: it is written once, and sent from there by a thread of its own, with
-//! its length in front. So it is with `repl-diskless-sync no`, and for replicas that take no dump of unknown length.
+//! Full sync through a file: the dump is written to disk once, and a separate thread sends it, preceded by its length.
+//! Used with `repl-diskless-sync no`, and for replicas that do not accept a dump of unknown length.
 
 use super::replicas::{Replica, Stage};
 use super::synchronise::{is_for_replicas_alone, tell_abandoned};
@@ -19,7 +19,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Bytes that are read at once.
+/// Bytes per read.
 const READ: usize = 64 * 1024;
 
 /// See the module's documentation.
@@ -29,11 +29,11 @@ pub struct ThroughFile {
     sender: Sender,
 }
 
-/// What sends the file.
+/// The thread that sends the file.
 struct Sender {
     core: &'static ReplicatedCore,
     transfer: Arc<Transfer>,
-    /// Those that read, also such as have come since it began.
+    /// The replicas that receive it, including later arrivals.
     replicas: Arc<Mutex<Vec<Arc<Replica>>>>,
 }
 
@@ -66,7 +66,7 @@ impl Destination for ThroughFile {
             sender.end(Ended::Failed);
             return Err(error);
         }
-        // Opened now, since the next save puts another file in its place.
+        // Opened now, since the next save replaces the file.
         let opened = File::open(&path).and_then(|file| Ok((file.metadata()?.len(), file)));
         let begun = opened.and_then(|(length, file)| {
             let send = move || {
@@ -85,7 +85,7 @@ impl Destination for ThroughFile {
 }
 
 impl Sender {
-    /// An error when nobody is left to send it to, and the file is of no other use.
+    /// Fails if no replica is left and the file is not needed otherwise.
     fn check(&self) -> io::Result<()> {
         match self.transfer.readers() {
             0 if is_for_replicas_alone(self.core) => {
@@ -99,7 +99,7 @@ impl Sender {
         let sent = self.try_send(&file, length);
         self.dispose_of(path, &file);
         match &sent {
-            // Workers tell of replicas that they lose.
+            // Workers log the replicas that they lose.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             Err(error) => logging::warning(format_args!("Reading the dump for replicas: {error}")),
             Ok(()) => {}
@@ -107,23 +107,23 @@ impl Sender {
         self.end(if sent.is_ok() { Ended::Complete } else { Ended::Failed });
     }
 
-    /// Deletes the file, if nobody has a use for it.
+    /// Deletes the file, unless it is needed.
     fn dispose_of(&self, path: &Path, file: &File) {
         let core = self.core;
         let is_kept = core.aof.status().state != State::Off || !is_for_replicas_alone(core);
-        // Another save may have put another one in its place.
+        // Another save may have replaced it.
         let inode = |metadata: io::Result<Metadata>| metadata.ok().map(|metadata| metadata.ino());
         let is_it = inode(file.metadata()).is_some_and(|own| inode(std::fs::metadata(path)) == Some(own));
         if core.config.read(RDB_DEL_SYNC_FILES) && !is_kept && is_it {
             logging::notice(format_args!("Removing the RDB file used to feed replicas in a persistence-less instance"));
-            // One that cannot be deleted does no harm.
+            // A failure to delete it does no harm.
             let _ = std::fs::remove_file(path);
         }
     }
 
     fn try_send(&self, file: &File, length: u64) -> io::Result<()> {
         self.write(format!("${length}\r\n").as_bytes())?;
-        // Nobody joins them any more.
+        // No replica can join any more.
         self.replicas.lock().iter().for_each(|replica| replica.set_stage(Stage::Receiving));
         let mut file = file.take(length);
         let mut buffer = vec![0; READ];

@@ -1,14 +1,14 @@
-//! The bytes of a dump on their way to replicas: written by one thread, sent by the workers that have the replicas.
+//! The bytes of a dump on their way to replicas: one thread writes them, the replicas' workers send them.
 //!
-//! The bytes are kept once for all. Only so many wait at a time: whoever writes waits for the slowest of those who
-//! read, so a dump takes no more memory than that, however large it is.
+//! All readers share one buffer of limited size. The writer waits for the slowest reader, so memory use does not depend
+//! on the size of the dump.
 
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-/// Bytes that may wait to be sent.
+/// Limit of buffered bytes.
 const WAITING_MAX: usize = 8 * 1024 * 1024;
 
 /// See the module's documentation.
@@ -24,22 +24,22 @@ struct Inner {
     /// Number of the first of them.
     first: u64,
     bytes: usize,
-    /// The numbers of the chunks that readers read next, by reader.
+    /// For each reader: the number of the chunk that it reads next.
     readers: Vec<Option<u64>>,
     /// Whether anything was written.
     has_begun: bool,
     /// How it ended.
     ended: Option<Ended>,
-    /// Whether somebody has found that nobody reads any more, before it had ended.
+    /// Whether the transfer was abandoned because no reader was left.
     is_abandoned: bool,
 }
 
 /// How a transfer ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ended {
-    /// All was written.
+    /// All bytes were written.
     Complete,
-    /// The dump came to nothing.
+    /// The dump failed.
     Failed,
 }
 
@@ -49,12 +49,12 @@ pub enum Next {
     Chunk(Arc<[u8]>),
     /// Nothing yet.
     Later,
-    /// Nothing any more.
+    /// Nothing more.
     Ended(Ended),
 }
 
 impl Transfer {
-    /// Gives everybody these bytes; waits while too many wait. An error when nobody is left who reads.
+    /// Sends these bytes to all readers; waits while the buffer is full. Fails if no reader is left.
     pub fn write(&self, bytes: &[u8]) -> io::Result<()> {
         let mut inner = self.inner.lock();
         while inner.bytes > WAITING_MAX && inner.has_readers() {
@@ -74,12 +74,12 @@ impl Transfer {
         self.inner.lock().ended = Some(how);
     }
 
-    /// Nobody is left who reads; true for the first who says so.
+    /// Abandons the transfer because no reader is left; true for the first call.
     pub fn abandon(&self) -> bool {
         !std::mem::replace(&mut self.inner.lock().is_abandoned, true)
     }
 
-    /// One more that reads, from the beginning; `None` when something was written already, or it has come to nothing.
+    /// Adds a reader from the beginning; `None` if something was already written, or the transfer has failed.
     pub fn reader(self: &Arc<Self>) -> Option<Reader> {
         let mut inner = self.inner.lock();
         if inner.has_begun || inner.ended.is_some() {
@@ -89,7 +89,7 @@ impl Transfer {
         Some(Reader { transfer: self.clone(), number: inner.readers.len() - 1 })
     }
 
-    /// How many read.
+    /// The number of readers.
     pub fn readers(&self) -> usize {
         self.inner.lock().readers.iter().flatten().count()
     }
@@ -110,7 +110,7 @@ impl Inner {
     }
 }
 
-/// One that reads.
+/// A reader.
 pub struct Reader {
     transfer: Arc<Transfer>,
     number: usize,
@@ -122,7 +122,7 @@ impl Reader {
         self.transfer.inner.lock().ended.is_some()
     }
 
-    /// What comes next; a chunk counts as read.
+    /// The next event; a chunk counts as read.
     pub fn take(&mut self) -> Next {
         let mut inner = self.transfer.inner.lock();
         let at = inner.readers[self.number].unwrap_or(u64::MAX);

@@ -1,10 +1,9 @@
-//! Beginning anew by two connections: the dump comes by one of its own, and this server keeps what comes behind it
-//! while the dump is loaded, so that the primary need not.
+//! Dual-channel full sync on the replica: the dump arrives over a second connection, while this server buffers the log
+//! that follows it, so that the primary need not.
 //!
-//! The primary asks for it with `+DUALCHANNELSYNC`. The second connection says what it is for, and is told which place
-//! in the history the dump is of; then the first one goes on from that place as if it had been there. A thread reads it
-//! into memory, up to the limit that `client-output-buffer-limit` has for replicas; beyond that the primary keeps the
-//! rest.
+//! The primary requests it with `+DUALCHANNELSYNC`. The second connection announces its purpose and receives the dump's
+//! position in the history; the first one then resumes from that position as in a partial sync. A thread buffers its
+//! stream in memory, up to the `client-output-buffer-limit` for replicas; beyond that the primary keeps the rest.
 
 use super::apply::{Apply, Ends};
 use super::full_sync::FullSync;
@@ -23,20 +22,20 @@ use std::net::Shutdown;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How often the thread that keeps the log looks whether it is to stop.
+/// How often the buffering thread checks whether to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// What a dump is of.
+/// The position of a dump.
 struct Place {
     id: String,
     offset: u64,
     database: usize,
-    /// The primary's number for the dump's connection.
+    /// The primary's client ID of the dump connection.
     channel: String,
 }
 
 impl Link<'_> {
-    /// Takes a dump over by a second connection, and comes back with the first one, by which the log comes.
+    /// Loads a dump from a second connection. Returns the first one, which carries the log.
     pub(crate) fn begin_anew_by_two(
         &mut self,
         target: &Target,
@@ -58,7 +57,7 @@ impl Link<'_> {
                 if kept.is_err()
                     && let Some(socket) = dump_socket
                 {
-                    // One that is closed already is as good.
+                    // It may already be closed.
                     let _ = socket.shutdown(Shutdown::Both);
                 }
                 kept
@@ -70,7 +69,7 @@ impl Link<'_> {
             keeper.stop();
             Ok::<_, LinkError>((taken, keeping.join()))
         })?;
-        // Others may have it too, to interrupt it. One that is closed already is as good.
+        // Other threads may hold the socket to interrupt it. It may already be closed.
         let _ = dump_connection.channel().socket().shutdown(Shutdown::Both);
         core.replication.upstream.kept_bytes.store(0, Ordering::Relaxed);
         let kept = kept.unwrap_or_else(|_| Err(LinkError::Refused("The log could not be kept".into())));
@@ -80,7 +79,7 @@ impl Link<'_> {
         Ok(primary_connection)
     }
 
-    /// Tells the primary what the second connection is for.
+    /// Announces the second connection's purpose.
     fn introduce_dump_channel(&self, primary_connection: &mut PrimaryConnection) -> Result<(), LinkError> {
         let values = self.core.config.values();
         self.authenticate(primary_connection)?;
@@ -116,7 +115,7 @@ impl Link<'_> {
     }
 }
 
-/// Asks for the dump; what it will be of.
+/// Requests the dump. Returns its position.
 fn ask_for_dump(core: &ReplicatedCore, primary_connection: &mut PrimaryConnection) -> Result<Place, LinkError> {
     primary_connection.send(&[b"SYNC"])?;
     let answer = primary_connection.answer()?;
@@ -133,13 +132,13 @@ fn place(answer: &str) -> Option<Place> {
     let mut words = answer.strip_prefix("$ENDOFF:")?.split_ascii_whitespace();
     let offset = words.next()?.parse().ok()?;
     let id = words.next().filter(|id| id.len() == 40)?.into();
-    // A primary that has selected none says -1.
+    // A primary that has selected no database sends -1.
     let database = usize::try_from(words.next()?.parse::<i64>().ok()?).unwrap_or(0);
     let channel = words.next()?.parse::<u64>().ok()?.to_string();
     Some(Place { id, offset, database, channel })
 }
 
-/// Has the log come by the first connection, from the dump's place on.
+/// Requests the log from the dump's position on, over the first connection.
 fn ask_for_log(
     core: &ReplicatedCore,
     primary_connection: &mut PrimaryConnection,
@@ -172,10 +171,10 @@ fn ask_for_log(
     Ok(())
 }
 
-/// Keeps the log while a dump is loaded.
+/// Buffers the log while a dump is loaded.
 struct Keeper {
     core: &'static ReplicatedCore,
-    /// Whether it is to stop.
+    /// Whether to stop.
     state: Mutex<bool>,
     changed: Condvar,
 }
@@ -186,7 +185,7 @@ impl Keeper {
         self.changed.notify_all();
     }
 
-    /// Reads until told to stop; the connection, which has what was read.
+    /// Reads until stopped. Returns the connection, which holds the bytes read.
     fn keep(&self, mut primary_connection: PrimaryConnection) -> Result<PrimaryConnection, LinkError> {
         let upstream = &self.core.replication.upstream;
         let (mut kept, mut sign, mut is_full) = (primary_connection.take_unused(), primary_connection.sign(), false);

@@ -1,8 +1,8 @@
-//! What a replica knows of its primary, and what it is told to do.
+//! A replica's view of its primary, and the primary to follow.
 //!
-//! Commands say whom to follow, under the world lock; the thread of [`link`](super::link) does it. Each wish has a
-//! number, and the thread applies nothing of a primary whose wish is not the present one any more: it compares while
-//! nobody can have the world.
+//! Commands set the target under the global lock; the thread of [`link`](super::link) follows it. Each change of target
+//! starts a new generation. Before it applies commands, the thread compares its generation with the current one, while
+//! no other thread can hold the global lock.
 
 use kvick_runtime::clock;
 use parking_lot::{Condvar, Mutex};
@@ -19,19 +19,19 @@ pub struct Target {
     pub port: u16,
 }
 
-/// How far the link to the primary is.
+/// The stage of the link to the primary.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub enum LinkStage {
-    /// It is to be made.
+    /// Not connected yet.
     Connect,
-    /// It is being made.
+    /// Connecting.
     Connecting,
-    /// Who is who is being told.
+    /// The handshake is running.
     Handshake,
     /// A dump is being received.
     Receiving,
-    /// What the primary sends is applied.
+    /// The primary's stream is applied.
     Connected,
 }
 
@@ -39,7 +39,7 @@ impl LinkStage {
     const ALL: [LinkStage; 5] =
         [LinkStage::Connect, LinkStage::Connecting, LinkStage::Handshake, LinkStage::Receiving, LinkStage::Connected];
 
-    /// As ROLE calls it.
+    /// The name in ROLE.
     pub fn name(self) -> &'static str {
         match self {
             LinkStage::Connect => "connect",
@@ -59,23 +59,23 @@ pub struct Upstream {
     is_replica: AtomicBool,
     number: AtomicU64,
     stage: AtomicU8,
-    /// The connections to the primary, for others to interrupt.
+    /// The connections to the primary, which other threads can interrupt.
     sockets: Mutex<Vec<TcpStream>>,
-    /// Unix time in ms when the primary was heard of.
+    /// When the primary was last heard from, as Unix time in ms.
     pub heard_ms: AtomicI64,
-    /// Unix time in ms since which the link is down.
+    /// When the link went down, as Unix time in ms.
     pub down_since_ms: AtomicI64,
-    /// Bytes of the dump that is being received; 0 when that is not known.
+    /// Size in bytes of the dump being received; 0 if unknown.
     pub dump_bytes: AtomicU64,
-    /// Bytes of it that have come.
+    /// Bytes of it received.
     pub dump_received: AtomicU64,
-    /// Bytes of the primary's log that are kept until a dump is loaded, and the most that ever were.
+    /// Bytes of the primary's log buffered until a dump is loaded.
     pub kept_bytes: AtomicU64,
-    /// See there.
+    /// The peak of `kept_bytes`.
     pub kept_peak: AtomicU64,
-    /// Bytes of the primary's log that have come and wait for the end of a pause.
+    /// Bytes of the primary's log received but not applied, because of a pause.
     pub unapplied: AtomicU64,
-    /// The database that the primary's log works in.
+    /// The database that the primary's log has selected.
     pub database: AtomicUsize,
 }
 
@@ -91,12 +91,12 @@ impl Upstream {
         self.is_replica.load(Ordering::Relaxed)
     }
 
-    /// The primary, if there is one.
+    /// The primary, if any.
     pub fn target(&self) -> Option<Target> {
         self.wish.lock().target.clone()
     }
 
-    /// Has the server follow a primary, or none. The world is held.
+    /// Follows this primary, or none. The caller holds the global lock.
     pub fn follow(&self, target: Option<Target>) {
         let mut wish = self.wish.lock();
         self.is_replica.store(target.is_some(), Ordering::Relaxed);
@@ -108,12 +108,12 @@ impl Upstream {
         self.interrupt();
     }
 
-    /// The number of the present wish.
+    /// The current generation.
     pub fn number(&self) -> u64 {
         self.number.load(Ordering::SeqCst)
     }
 
-    /// Waits until there is a primary to follow; it, and the number of the wish.
+    /// Waits until there is a primary to follow. Returns it and the generation.
     pub fn wait_for_target(&self) -> (Target, u64) {
         let mut wish = self.wish.lock();
         loop {
@@ -124,19 +124,19 @@ impl Upstream {
         }
     }
 
-    /// Waits, but no longer than until the wish of this number is not the present one any more.
+    /// Waits for this time, or until the generation changes.
     pub fn pause(&self, number: u64, time: Duration) {
         let until = Instant::now() + time;
         let mut wish = self.wish.lock();
         while self.number() == number && !self.changed.wait_until(&mut wish, until).timed_out() {}
     }
 
-    /// How far the link is.
+    /// The present stage.
     pub fn stage(&self) -> LinkStage {
         LinkStage::ALL[self.stage.load(Ordering::Relaxed) as usize]
     }
 
-    /// It is that far.
+    /// Sets the stage.
     pub fn set_stage(&self, stage: LinkStage) {
         let before = self.stage.swap(stage as u8, Ordering::Relaxed);
         if before == LinkStage::Connected as u8 && stage != LinkStage::Connected {
@@ -144,12 +144,12 @@ impl Upstream {
         }
     }
 
-    /// Whether what the primary sends is being applied.
+    /// Whether the primary's stream is being applied.
     pub fn is_connected(&self) -> bool {
         self.stage() == LinkStage::Connected
     }
 
-    /// Lets others interrupt a connection.
+    /// Registers a connection that other threads can interrupt.
     pub fn add_socket(&self, socket: TcpStream) {
         self.sockets.lock().push(socket);
     }
@@ -159,10 +159,10 @@ impl Upstream {
         self.sockets.lock().clear();
     }
 
-    /// Breaks the connections.
+    /// Shuts the connections down.
     pub fn interrupt(&self) {
         for socket in self.sockets.lock().drain(..) {
-            // One that is closed already is as good.
+            // It may already be closed.
             let _ = socket.shutdown(Shutdown::Both);
         }
     }

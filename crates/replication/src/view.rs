@@ -1,4 +1,4 @@
-//! What durability knows of replication.
+//! Durability's view of replication.
 
 use crate::ReplicatedCore;
 use kvick_durability::ReplicationView;

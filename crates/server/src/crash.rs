@@ -1,10 +1,10 @@
-//! The report that a crash leaves in the log, and the end of the process after it.
+//! The crash report in the log, and the end of the process after it.
 //!
-//! A panic in any thread ends the whole process: the others must not go on with data in an unknown state. The hook
-//! writes the report while the stack is still there, and aborts. Signals of the processor (and SIGABRT) are the
-//! business of [`fatal`], which may use nothing but system calls.
+//! A panic in any thread ends the whole process: other threads must not continue with data in an unknown state. The
+//! panic hook writes the report while the stack still exists, and aborts. [`fatal`] handles fault signals and SIGABRT;
+//! it may use only system calls.
 //!
-//! The report begins and ends with Valkey's marks, since tools cut it out of the log by them.
+//! The report begins and ends with Valkey's markers, because tools use them to extract it from the log.
 
 mod fatal;
 
@@ -23,15 +23,15 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The line that a report begins with.
+/// The first line of a report.
 const START: &str = "=== KVICK BUG REPORT START: Cut & paste starting from here ===";
-/// The line that a report ends with.
+/// The last line of a report.
 const END: &str = "=== KVICK BUG REPORT END. ===";
-/// Clients that a report lists at most.
+/// Maximum number of clients in a report.
 const CLIENTS_MAX: usize = 100;
-/// Seconds after which a report that does not come to its end is given up.
+/// Seconds after which an unfinished report is abandoned.
 const REPORT_SECONDS_MAX: u32 = 20;
-/// How long a report waits for the log.
+/// Maximum time that a report waits for the log.
 const LOG_WAIT: Duration = Duration::from_secs(2);
 
 /// `crash-log-enabled`.
@@ -40,25 +40,25 @@ static ENABLED: AtomicBool = AtomicBool::new(true);
 static CRASHING: AtomicBool = AtomicBool::new(false);
 static SERVER: OnceLock<&'static Server> = OnceLock::new();
 
-/// Has panics and fatal signals reported from now on.
+/// Enables reports of panics and fatal signals.
 pub fn watch(values: &Values) {
     configure(values);
     std::panic::set_hook(Box::new(on_panic));
     fatal::install();
 }
 
-/// Takes over `crash-log-enabled`; for the start and for CONFIG SET.
+/// Applies `crash-log-enabled`, at startup and for CONFIG SET.
 pub fn configure(values: &Values) {
     ENABLED.store(values.read(CRASH_LOG_ENABLED), Ordering::Relaxed);
 }
 
-/// Tells whose state a report describes.
+/// Sets the server whose state a report describes.
 pub fn attach(server: &'static Server) {
-    // There is one server; were there a second, the first would be described.
+    // There is one server; the first would stay.
     let _ = SERVER.set(server);
 }
 
-/// SIGALRM: tells the log how the server is, or ends a process whose crash report does not come to its end.
+/// SIGALRM: logs the server's state, or ends a process whose crash report does not finish.
 pub fn on_alarm() {
     if CRASHING.load(Ordering::SeqCst) {
         fatal::abort();
@@ -66,7 +66,7 @@ pub fn on_alarm() {
     tell_state("Received SIGALRM");
 }
 
-/// Tells the log how the server is, below a heading.
+/// Logs the server's state, below a heading.
 pub fn tell_state(heading: &str) {
     let mut state = format!("\n{heading}\n");
     if let Some(server) = SERVER.get() {
@@ -80,7 +80,7 @@ pub fn tell_state(heading: &str) {
 /// Reports a panic and ends the process.
 fn on_panic(panic: &PanicHookInfo<'_>) {
     if CRASHING.swap(true, Ordering::SeqCst) {
-        // Another thread is writing its report, and ends the process when it is done.
+        // Another thread is writing its report, and then ends the process.
         loop {
             std::thread::park();
         }
@@ -92,7 +92,7 @@ fn on_panic(panic: &PanicHookInfo<'_>) {
     let place = panic.location().map_or_else(|| "an unknown place".to_owned(), ToString::to_string);
     if ENABLED.load(Ordering::Relaxed) {
         let mut report = String::new();
-        // Writing to a string fails only if what is written refuses to be; then the rest is missing.
+        // Writing to a string fails only if a formatter fails; then the rest is missing.
         let _ = describe(&mut report, &name, message, &place);
         logging::raw(LogLevel::Warning, &report);
     } else {
@@ -104,7 +104,7 @@ fn on_panic(panic: &PanicHookInfo<'_>) {
     fatal::abort();
 }
 
-/// What `panic!` was given: a literal or a formatted text.
+/// The panic's message: a literal or a formatted text.
 fn message(payload: &dyn Any) -> &str {
     let literal = payload.downcast_ref::<&str>().copied();
     literal.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("(no message)")
@@ -163,9 +163,9 @@ fn describe_server(out: &mut String, server: &Server, thread: &str) -> fmt::Resu
     Ok(())
 }
 
-/// Bytes that the allocator has given out; 0 if it does not say.
+/// Bytes allocated; 0 if unknown.
 fn used_memory() -> usize {
-    // The figures are as of the last time the epoch moved; if it cannot be moved they are older.
+    // The figures date from the last epoch; if it cannot be advanced they are older.
     let _ = tikv_jemalloc_ctl::epoch::advance();
     tikv_jemalloc_ctl::stats::allocated::read().unwrap_or_default()
 }

@@ -1,8 +1,12 @@
-//! Kvick's server: workers that execute on every core, their connections, settings and statistics.
+//! Kvick's server: the process around the engine.
 //!
-//! [`process`] starts it all. A [`worker`] is a thread with its event loop; its [`worker::engine`] runs commands from
-//! the [`table`]. [`server`] is what all threads share. Commands about connections and the server are in [`commands`],
-//! those about data in `kvick-commands`.
+//! - [`process`]: the process from the command line to its exit.
+//! - [`server`]: the state that all threads share.
+//! - [`commands`]: commands about connections and the server. Those about data are in `kvick-commands`.
+//! - `crash`: the report that a crash leaves in the log. `watchdog`: reports slow workers. `signals`: signal handling.
+//! - `memory`: the report of memory use behind INFO and MEMORY.
+//!
+//! The workers, their event loops and the execution of commands are in `kvick-engine`.
 
 pub mod commands;
 pub mod crash;

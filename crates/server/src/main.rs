@@ -7,10 +7,10 @@ use std::process::ExitCode;
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator;
 
-/// The allocator's settings: large slabs for small elements, of which there are many; small slabs for the classes
-/// through which collections grow, so that what they leave behind is given back; and several blocks of lists to a slab,
-/// as what the allocator keeps for each slab is much beside one block. Huge pages are not asked for: the kernel clears
-/// one at its first byte, which has a worker wait for as long as hundreds of commands take.
+/// The allocator's settings: large slabs for the many small elements; small slabs for the size classes through which
+/// collections grow, so that freed slabs are returned; several list blocks per slab, because the allocator's metadata
+/// of a slab is large compared with one block. No huge pages: the kernel clears a whole page on its first access, which
+/// delays a worker for as long as hundreds of commands take.
 #[unsafe(export_name = "_rjem_malloc_conf")]
 pub static ALLOCATOR_SETTINGS: Option<&'static c_char> = {
     // SAFETY: a C string literal lives as long as the program.

@@ -1,4 +1,4 @@
-//! Where memory goes: the report behind INFO and MEMORY.
+//! The report of memory use behind INFO and MEMORY.
 
 use kvick_core::clients::ClientFlags;
 use kvick_core::eviction;
@@ -7,30 +7,30 @@ use kvick_runtime::memory::{Figures, excess, percent, ratio};
 use kvick_store::usage::Usage;
 use std::sync::atomic::Ordering;
 
-/// Where memory goes, for INFO and MEMORY.
+/// Memory use, for INFO and MEMORY.
 pub struct Overview {
-    /// The figures that it was made from.
+    /// The allocator's and system's figures.
     pub figures: Figures,
-    /// Memory in use that eviction does not count.
+    /// Memory in use that does not count for eviction.
     pub not_counted: usize,
-    /// The most ever in use.
+    /// Peak of memory in use.
     pub peak: usize,
-    /// What the empty server takes.
+    /// Memory in use after startup, without data.
     pub startup: usize,
-    /// What connections take, but for those of replicas.
+    /// Memory of connections, except those of replicas.
     pub clients: usize,
-    /// What these take.
+    /// Memory of connections of replicas.
     pub replicas: usize,
     /// The write log's backlog.
     pub backlog: usize,
-    /// What a replica keeps of its primary's log while it loads a dump.
+    /// The primary's log that a replica buffers while it loads a dump.
     pub kept: usize,
-    /// Tables of the databases that hold keys.
+    /// Tables of the non-empty databases.
     pub databases: Vec<(usize, Usage)>,
 }
 
 impl Overview {
-    /// Takes stock.
+    /// Collects the figures.
     pub fn of(server: &'static Services) -> Self {
         let databases = (0..server.keyspace.databases()).filter(|number| !server.keyspace.is_empty(*number));
         let databases = databases.map(|number| (number, server.keyspace.usage(number))).collect();
@@ -40,7 +40,7 @@ impl Overview {
             *if is_replica { &mut replicas } else { &mut clients } += client.memory();
         }
         if replicas > 0 {
-            // What is yet to be sent to them is the log's, which they share.
+            // Data waiting for replicas is part of the log, which they share.
             replicas += server.keyspace.log.excess();
         }
         let log = &server.keyspace.log;
@@ -52,8 +52,8 @@ impl Overview {
         Overview { figures, not_counted, peak, startup, clients, replicas, backlog, kept, databases }
     }
 
-    /// The figures, and the memory that eviction does not count, at the same moment: if that changes while the figures
-    /// are read, for example because a replica has been disconnected, they are read again.
+    /// The figures, and the memory that does not count for eviction, at the same moment: if the latter changes while
+    /// the figures are read, for example because a replica was disconnected, they are read again.
     fn measure(server: &Services) -> (Figures, usize) {
         const ATTEMPTS_MAX: usize = 10;
         let mut not_counted = eviction::not_counted(server);
@@ -67,7 +67,7 @@ impl Overview {
         (Figures::read(), not_counted)
     }
 
-    /// What is not keys and values.
+    /// Memory other than keys and values.
     pub fn overhead(&self) -> usize {
         self.startup
             + self.clients
@@ -77,17 +77,17 @@ impl Overview {
             + self.databases.iter().map(|(_, usage)| usage.table_bytes).sum::<usize>()
     }
 
-    /// What is.
+    /// Memory of keys and values.
     pub fn dataset(&self) -> usize {
         self.figures.used.saturating_sub(self.overhead())
     }
 
-    /// Its share of all that was put to use since the start, in percent.
+    /// The share of the data set in the memory used since startup, in percent.
     pub fn dataset_percent(&self) -> f64 {
         percent(self.dataset(), self.figures.used.saturating_sub(self.startup).max(1))
     }
 
-    /// Memory in use in percent of its peak.
+    /// Memory in use as a percentage of its peak.
     pub fn peak_percent(&self) -> f64 {
         percent(self.figures.used, self.peak)
     }
@@ -97,23 +97,23 @@ impl Overview {
         self.databases.iter().map(|(_, usage)| usage.keys).sum()
     }
 
-    /// Waste within small pages: ratio and bytes.
+    /// Fragmentation within small pages: ratio and bytes.
     pub fn fragmentation(&self) -> (f64, usize) {
         let Figures { allocated, small_free, .. } = self.figures;
         (1.0 + ratio(small_free, allocated), small_free)
     }
 
-    /// Pages that the allocator holds beyond those in use: ratio and bytes.
+    /// Resident pages of the allocator beyond those in use: ratio and bytes.
     pub fn allocator_rss(&self) -> (f64, i64) {
         excess(self.figures.resident, self.figures.active)
     }
 
-    /// Memory of the process that is not the allocator's: ratio and bytes.
+    /// Resident memory outside of the allocator: ratio and bytes.
     pub fn rss_overhead(&self) -> (f64, i64) {
         excess(self.figures.rss, self.figures.resident)
     }
 
-    /// Memory of the process beyond what is in use: ratio and bytes.
+    /// Resident memory beyond the memory in use: ratio and bytes.
     pub fn total_fragmentation(&self) -> (f64, i64) {
         excess(self.figures.rss, self.figures.used)
     }

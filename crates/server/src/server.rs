@@ -20,19 +20,19 @@ use std::sync::OnceLock;
 
 /// The server. There is one, and it lives as long as the process.
 pub struct Server {
-    /// What the engine works with.
+    /// The engine's services.
     pub services: &'static Services,
-    /// Where the settings were read from, for CONFIG REWRITE.
+    /// The configuration file, for CONFIG REWRITE.
     pub config_file: Option<PathBuf>,
-    /// How the process was started.
+    /// The path of the executable.
     pub executable: PathBuf,
     /// The software watchdog.
     pub watchdog: Watchdog,
-    /// The sockets that are listened on.
+    /// The listening sockets.
     listeners: OnceLock<Listeners>,
-    /// A signal's request that the server end.
+    /// A signal's shutdown request.
     pub shutdown: shutdown::Request,
-    /// Addresses that are listened on, for the banner and INFO.
+    /// Listening addresses, for the banner and INFO.
     pub listening: RwLock<Vec<String>>,
 }
 
@@ -56,7 +56,7 @@ impl Process for Server {
         self.sample();
     }
 
-    /// Listeners close first, so that nobody can connect any more before a connection is closed.
+    /// Closes the listeners first, so that nobody can connect while connections are being closed.
     fn end(&self) {
         if let Some(listeners) = self.listeners.get() {
             listeners.close();
@@ -69,7 +69,7 @@ impl Process for Server {
     }
 }
 
-/// The server that a session command runs on.
+/// Access to the server that a session command runs on.
 pub trait Serving {
     /// The server.
     fn server(&self) -> &'static Server;
@@ -108,21 +108,20 @@ impl Server {
     /// The server around these services.
     ///
     /// # Panics
-    /// If there is none: session commands of this crate run on servers alone.
+    /// If none exists: session commands of this crate require a server.
     pub fn of(services: &'static Services) -> &'static Server {
         let process = services.process().and_then(|process| process.as_any().downcast_ref());
         process.expect("the services of a server")
     }
 
-    /// Tells the sockets that are listened on, once.
+    /// Sets the listening sockets, once.
     pub fn set_listeners(&self, listeners: Listeners) {
         *self.listening.write() = listeners.describe();
         // As above.
         let _ = self.listeners.set(listeners);
     }
 
-    /// Listens on the addresses and the port that `values` give a transport from now on. On an error there may be none
-    /// that is listened on.
+    /// Reopens a transport's sockets with the addresses and port in `values`. After an error none may be open.
     pub fn listen_anew(&self, values: &Values, transport: Transport) -> std::io::Result<()> {
         let Some(listeners) = self.listeners.get() else { return Ok(()) };
         let reopened = listeners.reopen(values, transport);

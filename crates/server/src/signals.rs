@@ -1,20 +1,20 @@
-//! Signals that end the server, one that asks how it is, and those that must not end it.
+//! Signals that shut the server down or request a status report, and signals to ignore.
 //!
-//! SIGTERM, SIGINT and SIGALRM are blocked in every thread and waited for by one of its own, so that no code runs in a
-//! signal handler. The mask is inherited: [`block`] is called before any other thread exists. Crashes are another
-//! matter, see [`crash`](crate::crash).
+//! SIGTERM, SIGINT and SIGALRM are blocked in every thread and received by a separate thread, so that no code runs in a
+//! signal handler. Threads inherit the mask, so [`block`] is called before any other thread exists. For fatal signals
+//! see [`crash`](crate::crash).
 
 use crate::crash;
 use crate::server::Server;
 use kvick_runtime::logging;
 use std::io;
 
-/// The signals that are waited for.
+/// The signals that the thread receives.
 const AWAITED: [libc::c_int; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGALRM];
-/// Signals that would end the process for no good reason: a terminal or a client that went away.
+/// Ignored signals: a closed terminal or a disconnected client must not end the process.
 const IGNORED: [libc::c_int; 2] = [libc::SIGHUP, libc::SIGPIPE];
 
-/// Has this thread, and all that it starts from now on, leave the awaited signals to [`listen`].
+/// Blocks the received signals in this thread and in all threads that it starts later.
 pub fn block() {
     for signal in IGNORED {
         // SAFETY: no handler of ours is involved.
@@ -25,7 +25,7 @@ pub fn block() {
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) };
 }
 
-/// Starts the thread that waits for signals. It lasts as long as the process.
+/// Starts the thread that receives signals. It lives as long as the process.
 pub fn listen(server: &'static Server) -> io::Result<()> {
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         kvick_runtime::memory::register_thread();
@@ -44,7 +44,7 @@ pub fn listen(server: &'static Server) -> io::Result<()> {
     Ok(())
 }
 
-/// Asks for a shutdown. An impatient second SIGINT ends the process at once.
+/// Requests a shutdown. A second SIGINT ends the process at once.
 fn shut_down(server: &Server, signal: libc::c_int) {
     let name = if signal == libc::SIGINT { "SIGINT" } else { "SIGTERM" };
     let shutdown = &server.shutdown;
@@ -55,7 +55,7 @@ fn shut_down(server: &Server, signal: libc::c_int) {
         // SAFETY: ends the process without running anything of it.
         unsafe { libc::_exit(1) };
     }
-    // Who reads of it can withdraw it.
+    // Set before the log line: a client that sees the line can withdraw the request.
     server.shutdown.make(signal);
     logging::warning(format_args!("Received {name} scheduling shutdown..."));
 }

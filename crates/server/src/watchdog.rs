@@ -1,9 +1,8 @@
-//! The software watchdog (`watchdog-period`): tells the log which worker did not come round for so long.
+//! The software watchdog (`watchdog-period`): logs workers whose event loop has not completed a turn for that long.
 //!
-//! A worker comes round its loop several times in a second even if it has nothing to do. While the watchdog is on, a
-//! thread looks whether each of them does, and when one does not, has the log tell so, with the server's state. It
-//! tells of each time once. A worker that runs a script and [attends](kvick_engine::worker) to others meanwhile does
-//! come round.
+//! Even an idle worker completes several turns per second. While the watchdog is on, a thread checks this for each
+//! worker, and logs a violation once, with the server's state. A worker that runs a script and
+//! [serves](kvick_engine::worker) other clients meanwhile counts as completing turns.
 
 use crate::crash;
 use crate::server::Server;
@@ -23,12 +22,12 @@ pub struct Watchdog {
 
 #[derive(Default)]
 struct State {
-    /// Zero for never.
+    /// Zero disables the watchdog.
     period: Duration,
     has_thread: bool,
 }
 
-/// What is known of a worker.
+/// The last observation of a worker.
 struct Seen {
     turns: u64,
     at: Instant,
@@ -36,16 +35,16 @@ struct Seen {
 }
 
 impl Watchdog {
-    /// Takes over the settings; for the start and for CONFIG SET.
+    /// Applies the settings, at startup and for CONFIG SET.
     ///
     /// # Errors
     ///
-    /// If there can be no thread.
+    /// If the thread cannot be started.
     pub fn configure(&'static self, server: &'static Server, values: &Values) -> io::Result<()> {
         let mut state = self.state.lock();
         state.period = match values.read(WATCHDOG_PERIOD) {
             0 => Duration::ZERO,
-            // Who has nothing to do comes round once in a tick.
+            // An idle worker completes one turn per tick.
             ms => Duration::from_millis(ms.into()).max(Duration::from_secs(2) / values.read(HZ).clamp(1, 500)),
         };
         self.changed.notify_all();

@@ -1,4 +1,4 @@
-//! The folder of the files, and its manifest.
+//! The AOF directory: its files and their manifest.
 
 use crate::DurableCore;
 use kvick_config::Refusal;
@@ -15,20 +15,20 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// The log has told why something is not done.
+/// An error that has already been logged.
 #[derive(Debug)]
 pub(super) struct Told;
 
 /// See the module's documentation.
 pub(super) struct AofDir {
     core: &'static DurableCore,
-    /// What is on the disk.
+    /// The manifest as it is on disk.
     pub manifest: Manifest,
-    /// Whether another manifest may be found there after a crash of the machine.
+    /// Whether a machine crash may bring back a different manifest, because the directory could not be synced.
     is_in_doubt: bool,
 }
 
-/// What the system says, as C programs print it.
+/// The operating system's error text, as C programs print it.
 pub(super) fn reason(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(number) => Refusal::from(io::Error::from_raw_os_error(number)).to_string(),
@@ -41,33 +41,33 @@ pub(super) fn shown(name: &[u8]) -> String {
 }
 
 impl AofDir {
-    /// A shelf whose manifest was not read.
+    /// An AOF directory whose manifest has not been read.
     pub fn new(core: &'static DurableCore) -> AofDir {
         AofDir { core, manifest: Manifest::default(), is_in_doubt: false }
     }
 
-    /// The folder.
+    /// The directory's path.
     pub fn folder(&self) -> PathBuf {
         let values = self.core.config.values();
         values.read(DIR).resolve(&values.read(APPENDDIRNAME))
     }
 
-    /// A file in the folder.
+    /// The path of a file in the directory.
     pub fn path(&self, name: &[u8]) -> PathBuf {
         self.folder().join(OsStr::from_bytes(name))
     }
 
-    /// `appendfilename`, with which the names of all files begin.
+    /// `appendfilename`: the prefix of all file names.
     pub fn file_name(&self) -> Vec<u8> {
         self.core.config.read(APPENDFILENAME).to_vec()
     }
 
-    /// The name of the increment that collects what is written until the first base is there.
+    /// The name of the increment that collects writes until the first base is installed.
     pub fn temporary_name(&self) -> Vec<u8> {
         [b"temp-", &self.file_name()[..], b".incr"].concat()
     }
 
-    /// Where the [journal](super::journal) is.
+    /// The path of the [journal](super::journal).
     pub fn journal_path(&self) -> PathBuf {
         self.path(&[&self.file_name()[..], b".journal"].concat())
     }
@@ -76,7 +76,7 @@ impl AofDir {
         [&self.file_name()[..], b".manifest"].concat()
     }
 
-    /// Creates the folder if it is not there.
+    /// Creates the directory if it does not exist.
     pub fn make(&self) -> Result<(), Told> {
         let folder = self.folder();
         match fs::create_dir(&folder) {
@@ -88,7 +88,7 @@ impl AofDir {
         }
     }
 
-    /// Reads the manifest, if there is one.
+    /// Reads the manifest, if one exists.
     pub fn read(&mut self) -> Result<(), Told> {
         self.manifest = Manifest::default();
         let path = self.path(&self.manifest_name());
@@ -105,23 +105,23 @@ impl AofDir {
         }
     }
 
-    /// Has this manifest take the place of the one that was there, on the disk and here; otherwise that one stays, or
-    /// is back in its place. After a crash of the machine it may be this one all the same, if the folder could not be
-    /// synced.
+    /// Replaces the manifest, on disk and in memory. On an error the old manifest stays or is restored; after a machine
+    /// crash the new one may still be found, if the directory could not be synced.
     pub fn put(&mut self, manifest: Manifest) -> Result<(), Told> {
         if manifest == self.manifest && self.path(&self.manifest_name()).exists() {
             return Ok(());
         }
-        // The names of the files first that it lists.
+        // The names of the files that the manifest lists must be durable before the manifest.
         self.sync()?;
         self.write_manifest(&manifest)?;
         if let Err(Told) = self.sync() {
             self.is_in_doubt = true;
             if self.manifest.is_empty() {
-                // None is in its place, as before. One that cannot be removed lists files that are there.
+                // There was no manifest before, so none is restored. If the removal fails, the new manifest stays; the
+                // files it lists exist.
                 let _ = fs::remove_file(self.path(&self.manifest_name()));
             } else {
-                // The log tells of an error. Then it is the new one that stays, and lists files that are there.
+                // An error is logged. The new manifest then stays; the files it lists exist.
                 let _ = self.write_manifest(&self.manifest);
             }
             return Err(Told);
@@ -130,16 +130,16 @@ impl AofDir {
         Ok(())
     }
 
-    /// Deletes a file that no manifest lists, since the one that was to do so could not be put in its place.
+    /// Deletes a file that no manifest lists, because the manifest that would have listed it could not be installed.
     pub fn drop_unlisted(&self, name: &[u8]) {
-        // The next one of this name takes its place otherwise.
+        // Otherwise the next file of this name replaces it.
         if !self.is_in_doubt {
-            // It may not have come to be.
+            // The file may not exist.
             let _ = fs::remove_file(self.path(name));
         }
     }
 
-    /// Gives a manifest its name, behind the back of the rest.
+    /// Writes a manifest under a temporary name and renames it into place.
     fn write_manifest(&self, manifest: &Manifest) -> Result<(), Told> {
         let name = self.manifest_name();
         let temporary = [b"temp-", &name[..]].concat();
@@ -163,7 +163,7 @@ impl AofDir {
         })
     }
 
-    /// Waits until the names in the folder are on the disk.
+    /// Syncs the directory, so that renames survive a crash.
     fn sync(&self) -> Result<(), Told> {
         let folder = self.folder();
         fsync_dir::sync(&folder).map_err(|error| {
@@ -171,7 +171,7 @@ impl AofDir {
         })
     }
 
-    /// Opens an increment to write behind what it holds, or a new one.
+    /// Opens an increment for appending, or creates a new one.
     pub fn open(&self, name: &[u8], new: bool) -> Result<File, Told> {
         let mut options = OpenOptions::new();
         options.append(true).read(true).create(true);
@@ -185,7 +185,7 @@ impl AofDir {
             .map_err(|error| tell(format_args!("Can't open the append-only file {}: {}", shown(name), reason(&error))))
     }
 
-    /// The bytes of a file; on an error the log has told why.
+    /// The size of a file in bytes. Errors are logged.
     pub fn size(&self, name: &[u8]) -> io::Result<u64> {
         let began = Instant::now();
         let size = fs::metadata(self.path(name)).map(|metadata| metadata.len());
@@ -199,7 +199,7 @@ impl AofDir {
         })
     }
 
-    /// Gives a file of the server's folder or of this one its name in this one.
+    /// Moves a file from the server's directory or from this one to this name in the AOF directory.
     pub fn rename(&self, from: &Path, to: &[u8], what: &str) -> Result<(), Told> {
         let began = Instant::now();
         let renamed = fs::rename(from, self.path(to));
@@ -213,33 +213,34 @@ impl AofDir {
         Ok(())
     }
 
-    /// Deletes what is history, unless the user keeps it.
+    /// Deletes history files, unless the settings keep them.
     pub fn collect(&mut self) {
         if self.manifest.history.is_empty() || self.core.config.read(AOF_DISABLE_AUTO_GC) {
             return;
         }
         let mut manifest = self.manifest.clone();
         let history = std::mem::take(&mut manifest.history);
-        // The manifest first: a file that it does not list is in nobody's way, should the deletion not be reached.
+        // The manifest is written first: if the deletion does not happen, an unlisted file does no harm.
         if self.put(manifest).is_err() {
             return;
         }
         for part in history {
             logging::notice(format_args!("Removing the history file {} in the background", shown(&part.name)));
-            // It may be gone already.
+            // The file may already be gone.
             let _ = fs::remove_file(self.path(&part.name));
         }
     }
 
-    /// Deletes the increment that was to collect what is written until the first base is there.
+    /// Deletes the increment that would have collected writes until the first base was installed.
     pub fn remove_temporary(&self) {
         let name = self.temporary_name();
         logging::notice(format_args!("Removing the temp incr aof file {} in the background", shown(&name)));
-        // It may not have come to be.
+        // The file may not exist.
         let _ = fs::remove_file(self.path(&name));
     }
 
-    /// Takes in a single file of an old version, if there is one in the server's folder and nothing newer here.
+    /// Adopts the single AOF file of an old version, if one exists in the server's directory and this directory has no
+    /// manifest.
     pub fn upgrade(&mut self) -> Result<(), Told> {
         let values = self.core.config.values();
         let (name, old) = (self.file_name(), values.read(DIR).resolve(&self.file_name()));
@@ -266,7 +267,7 @@ impl AofDir {
         Ok(())
     }
 
-    /// Tells LATENCY of something that took time.
+    /// Records a latency event.
     pub fn record(&self, event: &'static str, began: Instant) {
         let ms = began.elapsed().as_millis() as u64;
         self.core.latency.record(event, ms, self.core.config.read(LATENCY_MONITOR_THRESHOLD));

@@ -1,8 +1,8 @@
-//! Commits with `appendfsync always`: what was written to the increment is made to last, in the
-//! [journal](super::journal) if there is one, or else by syncing the increment itself.
+//! Commits with `appendfsync always`: makes the bytes written to the increment durable, through the
+//! [journal](super::journal) if one exists, otherwise by syncing the increment.
 //!
-//! A journal is made when commits have become many. It is given up when the increments are to be synced differently, or
-//! when it fails; what it held is in the increments then.
+//! A journal is created when commits are frequent. It is closed when the sync policy changes or when it fails; by then
+//! the increments hold its content.
 
 use super::aof_dir::{Told, reason, tell};
 use super::journal::{self, Journal};
@@ -13,30 +13,30 @@ use std::fs::File;
 use std::io;
 use std::time::Duration;
 
-/// Commits after which a journal is made.
+/// The number of commits after which a journal is created.
 const MANY: u32 = 256;
 
-/// What the writer knows of its journal.
+/// The writer's view of its journal.
 #[derive(Default)]
 pub(super) struct Commits {
     journal: Option<Journal>,
-    /// Commits without one.
+    /// Commits made without a journal.
     direct: u32,
-    /// Whether one failed: then there is none until `appendfsync always` is begun with again.
+    /// Whether a journal has failed. No other is created until `appendfsync always` is set again.
     failed: bool,
 }
 
 impl Writer {
-    /// Makes what was written last. Errors end the process: see [`sync_increment`](Self::sync_increment).
+    /// Makes the last write durable. Errors end the process: see [`sync_increment`](Self::sync_increment).
     pub(super) fn commit(&mut self) {
         if !self.commit_to_journal() {
             self.commits.direct = self.commits.direct.saturating_add(1);
-            // The log has told of an error, and it is tried again.
+            // Errors are logged, and the sync is retried.
             let _ = self.sync_increment();
         }
     }
 
-    /// Whether the journal has taken it.
+    /// Commits to the journal. Returns whether the journal accepted the bytes.
     fn commit_to_journal(&mut self) -> bool {
         self.end_if_lost();
         let (Some(journal), Some(increment)) = (&mut self.commits.journal, &mut self.increment) else { return false };
@@ -61,8 +61,8 @@ impl Writer {
         true
     }
 
-    /// Ends the process if the increment could not be synced in the background: another sync may go well without what
-    /// was lost, and the journal, which has that, would be forgotten.
+    /// Ends the process if a background sync of the increment failed. A later sync could succeed without the lost
+    /// bytes, and the journal, which still holds them, would be discarded.
     pub(super) fn end_if_lost(&self) {
         if let Some(error) = self.commits.journal.as_ref().and_then(Journal::failure) {
             end_process(format_args!(
@@ -82,7 +82,7 @@ impl Writer {
         self.give_up_journal();
     }
 
-    /// The increment has been synced itself.
+    /// Notes that the increment itself has been synced.
     pub(super) fn note_synced(&mut self) {
         if let (Some(journal), Some(increment)) = (&mut self.commits.journal, &self.increment)
             && increment.is_journaled
@@ -91,14 +91,14 @@ impl Writer {
         }
     }
 
-    /// The increment could not be synced.
+    /// Notes that the increment could not be synced.
     pub(super) fn note_sync_failed(&self) {
         if let Some(journal) = &self.commits.journal {
             journal.demand();
         }
     }
 
-    /// Makes a journal, or gives it up, as settings and load ask for; how long until something is to be done for it.
+    /// Creates or closes the journal, depending on settings and load. Returns the time until the next check is due.
     pub(super) fn tend_journal(&mut self) -> Option<Duration> {
         let is_wanted = self.aof.holds_all() && self.core.config.read(AOF_JOURNAL);
         if !is_wanted {
@@ -120,7 +120,7 @@ impl Writer {
         }
     }
 
-    /// Syncs the increment, so that the journal is of no more use, and deletes that. Where the sync fails both stay.
+    /// Syncs the increment, which makes the journal redundant, and deletes the journal. If the sync fails, both stay.
     pub(super) fn give_up_journal(&mut self) {
         if self.commits.journal.is_none() || self.sync_increment().is_err() {
             return;
@@ -134,7 +134,7 @@ impl Writer {
         }
     }
 
-    /// Deletes a journal that an earlier process has left, when this increment, which it may be of, has been synced.
+    /// Deletes the journal of an earlier process after syncing this increment, whose bytes it may hold.
     pub(super) fn clear_journal(&self, increment: &File) -> Result<(), Told> {
         if self.aof_dir.journal_path().exists() {
             increment

@@ -1,40 +1,39 @@
-//! Group commit with `appendfsync always`: how long the thread waits for more before it has the disk take what is
-//! there.
+//! Group commit with `appendfsync always`: how long the thread waits for further writes before it syncs.
 //!
-//! Clients that wait for the disk come back together: when a sync has released them, they send their next writes. A
-//! sync that began with the first of these would make all others wait for the one behind it; so two groups form, each
-//! waits for the other's sync as well, and a sync serves half of the clients. Therefore the thread waits until nearly
-//! as many replies are held as were before, but no longer than a sync takes, and not at all on a disk that is quick.
-//! Where they do not come it leaves that be for some syncs, for more each time.
+//! Clients that wait for the disk return together: when a sync releases them, they send their next writes. A sync that
+//! started with the first of these would make all others wait for the following one. Two groups would form, each
+//! waiting for the other's sync as well, and each sync would serve half of the clients. Therefore the thread waits
+//! until nearly as many replies are held as before, but no longer than a sync takes, and not at all if the disk is
+//! fast. If the expected writes do not arrive, it skips the wait for a growing number of syncs.
 
 use super::Aof;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Fewer replies are not waited for.
+/// The thread does not wait for fewer replies than this.
 const GROUP_MIN: u64 = 4;
-/// After a sync that was quicker nobody is waited for: the next one costs less than the wait.
+/// The thread does not wait after a faster sync: another sync costs less than the wait.
 const WORTHWHILE: Duration = Duration::from_micros(750);
-/// How long they are waited for at most.
+/// The longest wait.
 const PATIENCE_MAX: Duration = Duration::from_millis(5);
-/// How often it is looked whether they have come.
+/// The polling interval of the wait.
 const LOOK_EVERY: Duration = Duration::from_micros(20);
-/// After waits in vain the next 2, 4, ... and at most so many syncs begin at once.
+/// After unsuccessful waits the next 2, 4, ... syncs start at once, up to this many.
 const LEFT_OUT_MAX: u32 = 256;
 
-/// What is known of those who wait for the disk. Replies are counted from the start of the server on.
+/// State of the group commit. Replies are counted from the start of the server.
 pub(super) struct Gathering {
-    /// Replies held when the last sync began.
+    /// Replies held when the last sync started.
     last: u64,
-    /// Replies held when what is to be synced next was read from the log.
+    /// Replies held when the bytes of the next sync were read from the log.
     next: u64,
-    /// When so many are held, those who were there have come back.
+    /// The wait ends when this many replies are held: the clients of the last sync have returned.
     goal: u64,
-    /// When to go on without them.
+    /// The wait ends at this time at the latest.
     deadline: Instant,
-    /// Syncs that are to begin at once.
+    /// Syncs that will start without a wait.
     left_out: u32,
-    /// How many that were the last time.
+    /// The last value of `left_out` when it was set.
     left_out_last: u32,
 }
 
@@ -43,7 +42,7 @@ impl Gathering {
         Gathering { last: 0, next: 0, goal: 0, deadline: Instant::now(), left_out: 0, left_out_last: 1 }
     }
 
-    /// Waits for those who are expected, unless somebody wants something else of the thread.
+    /// Waits for the expected clients, unless the thread has other work.
     pub fn wait(&mut self, aof: &Aof) {
         if held(aof) >= self.goal || Instant::now() >= self.deadline {
             return;
@@ -66,13 +65,13 @@ impl Gathering {
         self.left_out_last = 1;
     }
 
-    /// What is in the log now will be in the next sync.
+    /// Notes that the log's present content will be in the next sync.
     pub fn begin(&mut self, aof: &Aof) {
         self.next = held(aof);
     }
 
-    /// That has ended, and took so long: who was released by it, and who came meanwhile, is expected for the one behind
-    /// it.
+    /// Notes that a sync has ended and how long it took. The clients that it released, and those that arrived
+    /// meanwhile, are expected for the next sync.
     pub fn end(&mut self, aof: &Aof, took: Duration) {
         let there = held(aof) - std::mem::replace(&mut self.last, self.next);
         let is_worthwhile = there >= GROUP_MIN && took >= WORTHWHILE;
@@ -90,7 +89,7 @@ mod tests {
     use super::*;
     use kvick_config::words::AppendFsync;
 
-    /// A sync of what `clients` wait for.
+    /// Simulates a sync that `clients` clients wait for.
     fn sync(gathering: &mut Gathering, aof: &Aof, clients: usize, took: Duration) {
         aof.count_held(clients);
         gathering.begin(aof);
@@ -132,7 +131,7 @@ mod tests {
                 vain.push(round);
             }
         }
-        // Had the deadline passed before the wait began, that would have been no wait.
+        // If the deadline passed before the wait started, there was no wait.
         assert!(vain.len() <= 4 && vain.windows(2).all(|pair| pair[1] - pair[0] > 2), "{vain:?}");
     }
 

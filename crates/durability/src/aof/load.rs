@@ -1,8 +1,8 @@
-//! Replaying what the files hold, by the thread that has them. Workers answer meanwhile that the data is being loaded.
+//! Replays the files, on the writer thread. Meanwhile workers answer that the data set is being loaded.
 //!
-//! Commands go the way that those of clients go, for a client that is none: it may do everything, never waits, sees
-//! keys whose time has come, and what it does is not logged. A transaction runs when its end is there. What is cut off
-//! at the very end is cut away, if the user allows it; anything else that makes no sense is refused, with its place.
+//! Commands are executed for a pseudo-client: it has all permissions, never blocks, sees expired keys, and its commands
+//! are not logged. A transaction runs when its end has been read. A truncated end of the last file is cut off if the
+//! settings allow it; any other invalid content is an error with its offset.
 
 use super::aof_dir::{reason, shown};
 use super::journal::{self, Recovered};
@@ -25,10 +25,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// Commands after which others may have the world.
+/// Commands between two moments at which other threads can take the global lock.
 const COMMANDS_PER_BATCH: u64 = 64;
 
-/// The files could not be read, for a reason that the log has told; or the server ends.
+/// The files could not be read, for a reason that has been logged, or the server is shutting down.
 #[derive(Debug)]
 pub struct Failed;
 
@@ -40,7 +40,7 @@ impl fmt::Display for Failed {
     }
 }
 
-/// DEBUG LOADAOF: whom to tell that it is done.
+/// DEBUG LOADAOF: the client to notify when the reload is done.
 pub struct Reload {
     /// The client.
     pub client: Arc<ClientInfo>,
@@ -50,16 +50,16 @@ pub struct Reload {
     pub version: Version,
 }
 
-/// Has the files replayed in place of the data, which was dropped, and a client told.
+/// Replays the files in place of the data, which was dropped, and answers the client.
 pub fn order_reload(core: &'static DurableCore, reload: Reload) {
     core.aof.order(Order::Reload(reload));
 }
 
-/// What became of one file, or of all.
+/// The outcome of one file, or of all.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Loaded {
     Whole,
-    /// What was cut off at its end was cut away.
+    /// Whether a truncated end was cut off.
     Mended,
     Empty,
     Missing,
@@ -76,7 +76,7 @@ pub(super) fn load_own(writer: &mut Writer) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Makes the last increment whole from the journal, after a crash of the machine.
+/// Completes the last increment from the journal, after a machine crash.
 fn put_back_lost(writer: &Writer) -> Result<(), Failed> {
     let Some(last) = writer.aof_dir.manifest.increments.last() else { return Ok(()) };
     let (journal, name) = (writer.aof_dir.journal_path(), shown(&last.name));
@@ -159,7 +159,7 @@ fn load_parts(writer: &mut Writer) -> Result<Loaded, Failed> {
     Ok(if last == Loaded::Empty { Loaded::Whole } else { last })
 }
 
-/// Replays one file, behind files of `before` bytes.
+/// Replays one file. The files before it have `before` bytes.
 fn load_file(writer: &mut Writer, part: &Part, before: u64) -> Result<Loaded, Failed> {
     let (core, name) = (writer.core, shown(&part.name));
     let path = writer.aof_dir.path(&part.name);
@@ -222,7 +222,7 @@ fn load_file(writer: &mut Writer, part: &Part, before: u64) -> Result<Loaded, Fa
     }
 }
 
-/// Cuts away what is behind `valid` bytes, if the user allows it.
+/// Truncates the file to `valid` bytes, if the settings allow it.
 fn mend(core: &DurableCore, path: &std::path::Path, name: &str, valid: u64) -> Result<Loaded, Failed> {
     if core.config.read(AOF_LOAD_TRUNCATED) {
         logging::warning(format_args!("!!! Warning: short read while loading the AOF file {name}!!!"));
@@ -255,11 +255,11 @@ fn begins_with_dump(path: &std::path::Path) -> bool {
     read.is_ok() && matches!(&signature[..], b"REDIS0" | b"VALKEY")
 }
 
-/// Why a file is not replayed to its end.
+/// Why the replay of a file stopped early.
 enum Stop {
-    /// The log has told.
+    /// The reason has been logged.
     Failed,
-    /// It makes no sense, or ends too early.
+    /// The content is invalid or truncated.
     Unreadable(ReadError),
     /// It ends within a transaction.
     InTransaction,
@@ -273,9 +273,9 @@ struct Replay<'a> {
     delay: Delay,
     /// Bytes of the files before.
     before: u64,
-    /// Up to here commands were replayed or queued.
+    /// The offset up to which commands were replayed or queued.
     valid: u64,
-    /// The same before the transaction that has begun.
+    /// The same, before the open transaction.
     before_multi: u64,
 }
 
@@ -322,7 +322,7 @@ impl Replay<'_> {
         }
     }
 
-    /// Up to where the file is to be kept when it ends too early.
+    /// The length to keep if the file is truncated.
     fn valid_end(&self) -> u64 {
         if !self.player.is_in_transaction() {
             return self.valid;

@@ -1,26 +1,24 @@
-//! The append-only file: every change of the data, on the disk in the form of commands.
+//! The append-only file: every change of the data, on disk as commands.
 //!
-//! One thread has the files. It follows the [write log](kvick_store::log), writes what it finds there to the last
-//! increment, and has the disk take it as `appendfsync` says; workers never touch a file. They leave [`Order`]s, and
-//! tell the thread when a turn has moved the log.
+//! One thread owns the files. It follows the [write log](kvick_store::log), appends new records to the last increment,
+//! and syncs it as `appendfsync` requires; workers never touch a file. They send [`Order`]s, and notify the thread when
+//! a turn has extended the log.
 //!
-//! - [`writer`]: the thread. [`gather`]: whom a sync waits for. [`aof_dir`]: the folder with its manifest. [`load`]:
-//!   replaying what the files hold.
-//! - [`commit`] and [`journal`]: where the disk has what is written with `appendfsync always`.
-//! - [`rewrite`]: a new base from a [snapshot](crate::persistence::snapshots), so that the file does not grow for ever.
-//!   The snapshot is of one offset of the log; what comes behind that goes to a new increment.
+//! - [`writer`]: the thread. [`gather`]: group commit. [`aof_dir`]: the directory and its manifest. [`load`]: replay of
+//!   the files.
+//! - [`commit`] and [`journal`]: how bytes become durable with `appendfsync always`.
+//! - [`rewrite`]: a new base from a [snapshot](crate::persistence::snapshots), which limits the size of the files. The
+//!   snapshot belongs to one offset of the log; later records go to a new increment.
 //! - [`switch`]: `CONFIG SET appendonly`.
-//! - [`mod@waiting`] serves WAIT and WAITAOF: clients that wait for what they wrote to be elsewhere.
+//! - [`mod@waiting`] serves WAIT and WAITAOF: clients that wait until replicas or disks have their writes.
 //!
-//! With `appendfsync always` the replies of a turn wait in the worker until all is on the disk that was in the log when
-//! the turn ended; further turns are executed meanwhile, so one sync serves all of them. With `everysec` and `no`
-//! replies wait only when the thread had nothing to do, and only until it has written, which it does at once then;
-//! under load they wait for nothing. A thread that falls too far behind, because the disk is slow, has the workers
-//! rest: see [`Aof::is_behind`].
+//! With `appendfsync always` a worker holds the replies of a turn until the log's end at that turn is durable; it
+//! executes further turns meanwhile, so one sync serves all of them. With `everysec` and `no` replies wait only if the
+//! thread was idle, and only until it has written, which it then does at once; under load they do not wait. If the
+//! thread falls too far behind because the disk is slow, workers pause: see [`Aof::is_behind`].
 //!
-//! **What always holds**: the manifest lists a file only when all that the files before it are to hold is on the disk;
-//! so nothing but the last file may be cut off. An increment begins at exactly the offset that the base before it ends
-//! at.
+//! **Invariant**: the manifest lists a file only after the complete content of the files before it is on disk, so only
+//! the last file can be truncated. An increment begins at exactly the offset at which the base before it ends.
 
 mod aof_dir;
 mod commit;
@@ -46,13 +44,13 @@ pub use load::{Failed, Reload, order_reload};
 use writer::Order;
 pub use writer::start;
 
-/// Bytes of the log that the thread may lie behind before workers rest.
+/// The backlog of unwritten log, in bytes, beyond which workers pause.
 const LAG_MAX: u64 = 64 << 20;
 
 const ALWAYS: u8 = AppendFsync::Always as u8;
 const NO: u8 = AppendFsync::No as u8;
 
-/// Whether the data is kept in files.
+/// Whether the append-only file is enabled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
     /// No.
@@ -63,32 +61,32 @@ pub enum State {
     On,
 }
 
-/// What a server knows of its append-only file.
+/// A server's append-only file.
 pub struct Aof {
     /// Whether the thread follows the log.
     follows: AtomicBool,
     /// `appendfsync`.
     policy: AtomicU8,
-    /// Up to here the log is written.
+    /// The log offset up to which the files are written.
     written: AtomicU64,
-    /// Up to here replies need not wait.
+    /// The log offset up to which replies need not wait.
     released: AtomicU64,
-    /// Up to here the log is on the disk.
+    /// The log offset up to which the files are synced.
     synced: AtomicU64,
-    /// Whether nothing can be written at present.
+    /// Whether writes fail at present.
     fails: AtomicBool,
-    /// Whether the thread sleeps until somebody wakes it.
+    /// Whether the thread sleeps until it is woken.
     asleep: AtomicBool,
     thread: OnceLock<Thread>,
     orders: Mutex<VecDeque<Order>>,
     status: Mutex<Status>,
-    /// Workers that have replies which wait.
+    /// Workers with held replies.
     holders: Box<[AtomicBool]>,
-    /// Replies that had to wait, since the start.
+    /// Replies held since startup.
     held: AtomicU64,
-    /// With `aof-timestamp-enabled`, the offsets from which on the log is of a second.
+    /// With `aof-timestamp-enabled`: the log offsets at which a new second begins.
     marks: Mutex<VecDeque<(u64, i64)>>,
-    /// The second of the last mark.
+    /// The second of the last timestamp.
     marked_s: AtomicI64,
     /// Clients that wait for the disk.
     waiting: Mutex<Vec<Waiting>>,
@@ -96,44 +94,44 @@ pub struct Aof {
     pub flush_sleep_us: AtomicU64,
     /// Bytes of the base and the increments.
     pub current_size: AtomicU64,
-    /// What that was after the last rewrite.
+    /// The total size after the last rewrite.
     pub base_size: AtomicU64,
-    /// Whether a sync that nobody waits for is under way.
+    /// Whether a background sync is running.
     pub sync_pending: AtomicBool,
-    /// Syncs that took so long that writing was held up.
+    /// Slow syncs that delayed writes.
     pub delayed_syncs: AtomicU64,
 }
 
-/// What is known of the files and their rewrites. Times are Unix times in seconds.
+/// Status of the files and their rewrites. Times are Unix times in seconds.
 #[derive(Clone, Debug)]
 pub struct Status {
     /// Whether there are files.
     pub state: State,
-    /// Whether a rewrite is to begin as soon as possible.
+    /// Whether a rewrite will begin as soon as possible.
     pub scheduled: bool,
     /// Rewrites that were begun.
     pub rewrites: u64,
-    /// Whether the last one went well.
+    /// Whether the last rewrite succeeded.
     pub last_rewrite_ok: bool,
-    /// Those that failed since the last that went well.
+    /// Failures since the last success.
     pub failures: u32,
     /// When the present one was begun.
     pub started_s: i64,
     /// Seconds that the last one took; -1 before the first.
     pub last_duration_s: i64,
-    /// The system's error number, while nothing can be written.
+    /// The system's error number while writes fail.
     pub write_error: Option<i32>,
     /// Whether the last sync failed.
     pub sync_failed: bool,
     /// Numbers rewrites.
     last_rewrite: u64,
-    /// After failures: the pause, and its end.
+    /// After failures: the length of the pause, and its end.
     pause_minutes: i64,
     pause_until_s: i64,
 }
 
 impl Aof {
-    /// Of a server with so many workers.
+    /// For a server with this number of workers.
     pub fn new(workers: usize, policy: AppendFsync) -> Self {
         let status = Status {
             state: State::Off,
@@ -173,12 +171,12 @@ impl Aof {
         }
     }
 
-    /// What INFO shows.
+    /// The status that INFO shows.
     pub fn status(&self) -> Status {
         self.status.lock().clone()
     }
 
-    /// `appendfsync` is this from now on, or `aof-journal` is something else.
+    /// Applies new values of `appendfsync` and `aof-journal`.
     pub fn set_policy(&self, policy: AppendFsync) {
         self.policy.store(policy as u8, Ordering::Relaxed);
         self.wake();
@@ -196,7 +194,7 @@ impl Aof {
         self.policy.load(Ordering::Relaxed) == ALWAYS
     }
 
-    /// Bytes of the log that are not written.
+    /// Bytes of the log that have not been written.
     pub fn unwritten(&self, log: &WriteLog) -> u64 {
         match self.follows.load(Ordering::Relaxed) {
             true => log.offset().saturating_sub(self.written.load(Ordering::Relaxed)),
@@ -204,13 +202,13 @@ impl Aof {
         }
     }
 
-    /// Whether the thread lies so far behind that workers have to wait for it. While nothing can be written at all they
-    /// go on: writes are refused then.
+    /// Whether the thread is so far behind that workers must wait for it. While writes fail, workers continue, because
+    /// write commands are refused then.
     #[inline]
     pub fn is_behind(&self, log: &WriteLog) -> bool {
         let is_behind = self.unwritten(log) > LAG_MAX && !self.fails.load(Ordering::Relaxed);
         if is_behind {
-            // It may sleep if it was another history that it followed.
+            // It may sleep if it followed another history.
             self.wake();
         }
         is_behind
@@ -222,7 +220,7 @@ impl Aof {
         self.is_always() && self.follows.load(Ordering::Relaxed)
     }
 
-    /// Whether replies that wait, and were made when the log ended at `offset`, may be sent.
+    /// Whether held replies may be sent that were made when the log ended at `offset`.
     pub fn is_released(&self, offset: u64) -> bool {
         if !self.follows.load(Ordering::SeqCst) {
             return true;
@@ -233,29 +231,29 @@ impl Aof {
         offset <= self.written.load(Ordering::SeqCst) || self.fails.load(Ordering::SeqCst)
     }
 
-    /// Takes note that so many replies have to wait.
+    /// Counts replies that have to wait.
     pub fn count_held(&self, replies: usize) {
         self.held.fetch_add(replies as u64, Ordering::Relaxed);
     }
 
-    /// Has a worker woken when replies may be sent; it looks once more afterwards whether that is so already.
+    /// Registers a worker to be woken when replies may be sent. The worker must check again after the registration.
     pub fn hold_for(&self, worker: usize) {
         self.holders[worker].store(true, Ordering::SeqCst);
     }
 
-    /// Up to here the log is on the disk, if it is to be kept there.
+    /// The log offset that has been synced, if the append-only file is enabled.
     pub fn synced(&self) -> u64 {
         self.synced.load(Ordering::SeqCst)
     }
 
-    /// Takes note that what is appended from here on is of this second. Called before the commands of a turn.
+    /// Notes the second of what is appended from here on. Called before the commands of a turn.
     #[inline]
     pub fn mark_time(&self, log: &WriteLog, now_s: i64) {
         if self.marked_s.load(Ordering::Relaxed) < now_s {
             let mut marks = self.marks.lock();
             self.marked_s.store(now_s, Ordering::Relaxed);
             let offset = log.offset();
-            // Nothing was appended in the seconds before.
+            // Nothing was appended in the previous seconds.
             if marks.back().is_some_and(|(at, _)| *at == offset) {
                 marks.pop_back();
             }
@@ -263,11 +261,12 @@ impl Aof {
         }
     }
 
-    /// The log has moved. True if the thread was woken for that: then it writes at once, and replies do well to wait
-    /// for it, so that whoever is alone with the server finds in the file what it was answered.
+    /// The log has grown. Returns true if this woke the thread. It then writes at once, and replies should wait for it,
+    /// so that a client alone with the server finds acknowledged writes in the file.
     #[inline]
     pub fn log_moved(&self) -> bool {
-        // The log's end is seen by the thread when it has said that it sleeps, or this sees that it does.
+        // Either the thread sees the log's new end after it has announced its sleep, or this call sees the
+        // announcement.
         fence(Ordering::SeqCst);
         let sleeps = self.asleep.load(Ordering::Relaxed) && self.follows.load(Ordering::Relaxed);
         if sleeps {
@@ -276,7 +275,7 @@ impl Aof {
         sleeps
     }
 
-    /// Leaves an order.
+    /// Sends an order.
     fn order(&self, order: Order) {
         self.orders.lock().push_back(order);
         self.wake();
@@ -289,35 +288,35 @@ impl Aof {
     }
 }
 
-/// Waits until all that is in the log is on the disk. On an error the log has told why.
+/// Waits until the whole log has been synced. Errors have been logged.
 pub fn flush(core: &'static DurableCore) -> bool {
     let (answer, outcome) = std::sync::mpsc::channel();
     core.aof.order(Order::Flush(answer));
     outcome.recv().unwrap_or(false)
 }
 
-/// Replays the files at the start. Workers may be running, and must not touch the data meanwhile.
+/// Replays the files at startup. Workers may be running, but must not access the data meanwhile.
 pub fn load(core: &'static DurableCore) -> Result<(), Failed> {
     let (answer, outcome) = std::sync::mpsc::channel();
     core.aof.order(Order::Load(answer));
     outcome.recv().unwrap_or(Err(Failed))
 }
 
-/// Begins to write to the files, at the start.
+/// Starts writing to the files, at startup.
 pub fn open(core: &'static DurableCore) -> Result<(), Failed> {
     let (answer, outcome) = std::sync::mpsc::channel();
     core.aof.order(Order::Open(answer));
     outcome.recv().unwrap_or(Err(Failed))
 }
 
-/// Reads the manifest, where the files are not loaded.
+/// Reads the manifest without loading the files.
 pub fn look(core: &'static DurableCore) -> Result<(), Failed> {
     let (answer, outcome) = std::sync::mpsc::channel();
     core.aof.order(Order::Look(answer));
     outcome.recv().unwrap_or(Err(Failed))
 }
 
-/// Deletes what is history, if it need not be kept.
+/// Deletes history files, unless they must be kept.
 pub fn collect_history(core: &'static DurableCore) {
     let (answer, done) = std::sync::mpsc::channel();
     core.aof.order(Order::CollectHistory(answer));
@@ -325,7 +324,7 @@ pub fn collect_history(core: &'static DurableCore) {
     let _ = done.recv();
 }
 
-/// Counts what CONFIG RESETSTAT resets anew.
+/// Resets the counters that CONFIG RESETSTAT resets.
 pub fn reset_stats(aof: &Aof) {
     aof.status.lock().rewrites = 0;
     aof.delayed_syncs.store(0, Ordering::Relaxed);

@@ -1,11 +1,10 @@
-//! Rewrites: a new base for the append-only file, and what becomes of the files before it.
+//! Rewrites: a new base for the append-only file, and the removal of the files before it.
 //!
-//! [`begin`] takes a snapshot for the base, and has the [writer](super::writer) go over to a new increment at the
-//! offset of the log that the snapshot is of. When the base is complete, it takes its place together with the manifest
-//! that lists it; everything older becomes history and is deleted. A rewrite that fails leaves nothing but one
-//! increment more.
+//! [`begin`] takes a snapshot for the base, and makes the [writer](super::writer) switch to a new increment at the
+//! snapshot's log offset. The complete base is installed together with the manifest that lists it; older files become
+//! history and are deleted. A failed rewrite leaves only one additional increment.
 //!
-//! Where there were no files, the increment has a temporary name until the base is there.
+//! If there were no files, the increment has a temporary name until the base is installed.
 
 use super::aof_dir::{Told, reason, shown, tell};
 use super::writer::{Increment, Order, Writer};
@@ -29,40 +28,40 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Receiver, Sender};
 
-/// Failures after which rewrites that begin by themselves pause.
+/// Failures after which automatic rewrites pause.
 const FAILURES_MAX: u32 = 3;
 /// The longest pause.
 const PAUSE_MINUTES_MAX: i64 = 60;
 
-/// Where the log goes from the moment on that the new base is of.
+/// Where the log is written from the new base's offset on.
 pub enum Onward {
-    /// Nowhere: there are no files but what a rewrite makes.
+    /// Nowhere: no files exist except those of a rewrite.
     Nowhere,
     /// To a new increment, from this offset on.
     Increment(u64, Preface),
-    /// To a temporary increment, as this follower reads it.
+    /// To a temporary increment, read by this follower.
     Temporary(Follower, Preface),
 }
 
-/// The database that an increment begins in, where the log does not say so itself: a replica's is its primary's, which
-/// may have said it long ago.
+/// The database selected at the start of an increment, if the log does not select one itself: on a replica the primary
+/// may have selected it long before.
 #[derive(Clone, Copy, Debug)]
 pub struct Preface(Option<usize>);
 
 impl Preface {
-    /// For what comes from here on. The world is held.
+    /// For records from here on. The caller holds the global lock.
     fn here(core: &DurableCore) -> Preface {
         Preface(core.replication_view().primary_database())
     }
 
-    /// An increment that begins so.
+    /// The records that start such an increment.
     fn begin(self, file: File) -> io::Result<Increment> {
         let mut increment = Increment::new(file, 0);
         if let Some(database) = self.0 {
             let mut select = Vec::new();
             encode(&mut select, [&b"SELECT"[..], database.to_string().as_bytes()].into_iter());
             increment.file.write_all(&select)?;
-            // Nothing else may come for long, and until then all is on the disk.
+            // The next record may come much later, and until then everything is synced.
             increment.file.sync_data()?;
             (increment.size, increment.synced) = (select.len() as u64, select.len() as u64);
         }
@@ -70,32 +69,32 @@ impl Preface {
     }
 }
 
-/// A base that is complete.
+/// A complete base.
 pub struct Finished {
     number: u64,
     file: DumpFile,
     is_dump: bool,
-    /// Whether it has taken its place.
+    /// Whether it has been installed.
     answer: Sender<bool>,
 }
 
-/// A dump's file that was received from a primary, and what reads the log from there on.
+/// The file of a dump received from a primary, and the follower that reads the log from there on.
 pub struct ReceivedDump {
     path: PathBuf,
     follower: Follower,
     preface: Preface,
 }
 
-/// The data have become those of a dump that was received into this file, and that the log goes on from in this
-/// database: the file becomes the base, if there are to be files and theirs may be dumps. The world is held. Whoever
-/// gets something to wait for has nobody put another file in the place of this one until it has come.
+/// The data was replaced by a dump that was received into this file; the log continues from it in this database. The
+/// file becomes the base if the append-only file is enabled and its base may be a dump. The caller holds the global
+/// lock. If this returns a receiver, no other file may replace this one until the receiver has its answer.
 pub fn adopt(core: &'static DurableCore, path: PathBuf, database: usize) -> Option<Receiver<()>> {
     let aof = &core.aof;
     let mut status = aof.status.lock();
     if status.state == State::Off || !core.config.read(AOF_USE_RDB_PREAMBLE) {
         return None;
     }
-    // A rewrite that begins from here on is of the new data.
+    // A rewrite that begins from here on has the new data.
     (status.state, status.scheduled, status.failures, status.last_rewrite_ok) = (State::On, false, 0, true);
     drop(status);
     snapshots::cancel(&core.persistence, Purpose::AofBase);
@@ -108,7 +107,7 @@ pub fn adopt(core: &'static DurableCore, path: PathBuf, database: usize) -> Opti
 
 /// Begins a rewrite of the data set as it is now.
 pub fn begin(core: &'static DurableCore, global: &mut Locked) -> Result<(), Busy> {
-    // Only who holds the world begins a snapshot.
+    // A snapshot begins only under the global lock.
     if let Some(running) = core.persistence.status().running {
         return Err(Busy(running.purpose));
     }
@@ -121,12 +120,12 @@ pub fn begin(core: &'static DurableCore, global: &mut Locked) -> Result<(), Busy
         State::On => Onward::Increment(log.offset(), Preface::here(core)),
         State::Waiting => Onward::Temporary(log.follow(Audience::DataOnly), Preface::here(core)),
     };
-    // Each file says itself which database it begins with.
+    // Each file selects its first database itself.
     log.forget_selected();
     (status.scheduled, status.started_s) = (false, clock::unix_ms() / 1000);
     status.rewrites += 1;
     drop(status);
-    // Before the snapshot begins, which may be over soon.
+    // This precedes the snapshot, which may end soon.
     aof.order(Order::Begin(number, onward));
     let form = Form::aof_base(core);
     let base = Base { core, number, is_dump: form.is_dump(), file: None };
@@ -136,19 +135,19 @@ pub fn begin(core: &'static DurableCore, global: &mut Locked) -> Result<(), Busy
     Ok(())
 }
 
-/// Has a rewrite begin as soon as possible.
+/// Schedules a rewrite to begin as soon as possible.
 pub fn schedule(core: &DurableCore) {
     core.aof.status.lock().scheduled = true;
     snapshots::base_is_wanted(&core.persistence, true);
 }
 
-/// The same by the user's wish, however often it failed.
+/// The same on a user's request, regardless of failures.
 pub fn schedule_by_user(core: &DurableCore) {
     core.aof.status.lock().failures = 0;
     schedule(core);
 }
 
-/// Has the rewrite that is under way, if any, come to nothing; whether there was one.
+/// Cancels the running rewrite, if any. Returns whether there was one.
 pub fn cancel(core: &'static DurableCore) -> bool {
     let cancelled = snapshots::cancel(&core.persistence, Purpose::AofBase);
     if cancelled {
@@ -157,7 +156,7 @@ pub fn cancel(core: &'static DurableCore) -> bool {
     cancelled
 }
 
-/// Begins a rewrite if one is due. Called from time to time by a worker that is in no batch.
+/// Starts a rewrite if one is due. A worker calls this periodically, outside of a batch.
 pub fn tick(core: &'static DurableCore) {
     if core.admission.has(Reasons::LOADING | Reasons::ENDING) || core.persistence.status().running.is_some() {
         return;
@@ -173,12 +172,12 @@ pub fn tick(core: &'static DurableCore) {
     }
     let mut global = core.keyspace.lock_global();
     if !core.admission.has(Reasons::LOADING) {
-        // Somebody else may have begun a snapshot just now: then later.
+        // If another thread has just begun a snapshot, the rewrite begins later.
         let _ = begin(core, &mut global);
     }
 }
 
-/// By how much the files have grown, in percent, if that is enough for a rewrite.
+/// The growth of the files in percent, if it is enough for a rewrite.
 fn growth_percent(core: &'static DurableCore) -> Option<u64> {
     let values = core.config.values();
     let percentage = u64::from(values.read(AUTO_AOF_REWRITE_PERCENTAGE));
@@ -191,7 +190,7 @@ fn growth_percent(core: &'static DurableCore) -> Option<u64> {
     (growth >= percentage).then_some(growth)
 }
 
-/// Whether rewrites have failed so often that the next one has to wait: for a minute, and twice as long each time.
+/// Whether repeated failures delay the next rewrite: by a minute, doubled after each failure.
 fn is_paused(aof: &Aof) -> bool {
     let (mut status, now_s) = (aof.status.lock(), clock::unix_ms() / 1000);
     if status.failures < FAILURES_MAX {
@@ -214,12 +213,12 @@ fn is_paused(aof: &Aof) -> bool {
     true
 }
 
-/// Where the base is written: the server's folder, until it is complete.
+/// Where the base is written: the server's directory, until it is complete.
 fn place(core: &DurableCore) -> Place {
     Place::of(core, Default::default(), AOF_REWRITE_INCREMENTAL_FSYNC)
 }
 
-/// The file of a base that is being written.
+/// The file of a base being written.
 struct Base {
     core: &'static DurableCore,
     number: u64,
@@ -253,7 +252,7 @@ impl Destination for Base {
                     file::report(&error);
                     logging::warning(format_args!("Background AOF rewrite terminated with error"));
                 }
-                // Who sees that no rewrite is under way any more sees how it ended.
+                // A thread that sees no running rewrite any more must see the outcome.
                 let (answer, noted) = mpsc::channel();
                 core.aof.order(Order::Abandon(number, failed, answer));
                 let _ = noted.recv();
@@ -268,7 +267,7 @@ impl Destination for Base {
 }
 
 impl Writer {
-    /// Begins to write at the start of the server: to the last increment, or a new one behind a first base.
+    /// Starts writing at startup: to the last increment, or to a new one after a first base.
     pub fn open(&mut self) -> Result<(), Told> {
         self.aof_dir.make()?;
         let mut manifest = self.aof_dir.manifest.clone();
@@ -308,7 +307,7 @@ impl Writer {
         installed.map_err(|error| tell(format_args!("Write error writing append only file on disk: {error}")))
     }
 
-    /// Takes note of the sizes of the files that are there.
+    /// Records the sizes of the existing files.
     fn measure(&self) {
         let sizes = self.aof_dir.manifest.parts().filter_map(|(_, part)| self.aof_dir.size(&part.name).ok());
         self.aof.current_size.store(sizes.sum(), Ordering::Relaxed);
@@ -330,14 +329,14 @@ impl Writer {
         }
     }
 
-    /// Writes what comes from this offset on to a new increment, which the manifest lists.
+    /// Writes the log from this offset on to a new increment, which the manifest lists.
     fn go_over(&mut self, at: u64, preface: Preface) -> Result<(), Told> {
         self.write_available(at);
         let is_whole = self.left.is_empty() && self.follower.as_ref().is_some_and(|follower| follower.offset() >= at);
         if self.increment.is_none() || !is_whole {
             return Err(tell(format_args!("The AOF cannot be rewritten while it cannot be written")));
         }
-        // Only the last file may be cut off, so this one is to be whole before there is another.
+        // Only the last file may be truncated, so this one must be complete before the next is listed.
         self.sync_increment()?;
         let mut manifest = self.aof_dir.manifest.clone();
         let name = manifest.new_increment(&self.aof_dir.file_name()).name.clone();
@@ -396,11 +395,11 @@ impl Writer {
         Ok(())
     }
 
-    /// Has a base take its place.
+    /// Installs a base.
     pub fn install(&mut self, finished: Finished) {
         let Finished { number, file, is_dump, answer } = finished;
         if self.rewriting != Some(number) {
-            // Whoever ended it has said so.
+            // The cancelling thread has logged it.
             let _ = answer.send(false);
             return;
         }
@@ -413,7 +412,7 @@ impl Writer {
                 status.state = State::On;
             }
             drop(status);
-            // Before those who wait for the disk are answered: they find that no rewrite is under way.
+            // Before clients that wait for the disk are answered: they must see that no rewrite is running.
             snapshots::base_installed(&self.core.persistence);
             if !self.has_unsynced() {
                 self.publish_synced();
@@ -459,7 +458,7 @@ impl Writer {
         Ok(())
     }
 
-    /// A rewrite came to nothing.
+    /// A rewrite failed or was cancelled.
     pub fn abandon(&mut self, number: u64, failed: bool) {
         if self.rewriting != Some(number) {
             return;

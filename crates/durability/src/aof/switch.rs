@@ -1,4 +1,4 @@
-//! `CONFIG SET appendonly`: files are begun with a first base, and ended.
+//! `CONFIG SET appendonly`: enables the append-only file with a first base, and disables it.
 
 use super::writer::Order;
 use super::{State, rewrite};
@@ -9,8 +9,8 @@ use kvick_runtime::logging;
 use kvick_store::Locked;
 use std::sync::mpsc;
 
-/// Does what the setting says, if that is not done yet. The world is held; within a transaction a first base waits for
-/// the transaction's end.
+/// Applies the setting. The caller holds the global lock; within a transaction the first base waits for the
+/// transaction's end.
 pub fn follow_setting(core: &'static DurableCore, global: &mut Locked, in_transaction: bool) {
     let is_off = core.aof.status().state == State::Off;
     match core.config.read(APPENDONLY) {
@@ -20,7 +20,7 @@ pub fn follow_setting(core: &'static DurableCore, global: &mut Locked, in_transa
     }
 }
 
-/// Begins to keep the data in files. The world is held.
+/// Enables the append-only file. The caller holds the global lock.
 pub fn switch_on(core: &'static DurableCore, global: &mut Locked, in_transaction: bool) {
     let aof = &core.aof;
     let mut status = aof.status.lock();
@@ -59,11 +59,11 @@ pub fn switch_on(core: &'static DurableCore, global: &mut Locked, in_transaction
     }
 }
 
-/// Writes what there is, and keeps the data in files no longer.
+/// Writes the rest of the log and disables the append-only file.
 pub fn switch_off(core: &'static DurableCore) {
     let (answer, stopped) = mpsc::channel();
     core.aof.order(Order::Stop(answer));
-    // The log has told why, if something could not be written.
+    // Write errors have been logged.
     let _ = stopped.recv();
     let mut status = core.aof.status.lock();
     status.state = State::Off;
@@ -73,6 +73,6 @@ pub fn switch_off(core: &'static DurableCore) {
     drop(status);
     snapshots::base_is_wanted(&core.persistence, false);
     rewrite::cancel(core);
-    // Those who wait for the disk hear of it.
+    // This answers clients that wait for the disk.
     core.aof.wake();
 }

@@ -1,4 +1,4 @@
-//! WAIT and WAITAOF: clients that wait until replicas, or disks, have what they wrote.
+//! WAIT and WAITAOF: clients that wait until replicas or disks have their writes.
 
 use super::{Aof, State};
 use crate::DurableCore;
@@ -9,7 +9,7 @@ use kvick_runtime::clock;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A client that waits.
+/// A waiting client.
 pub struct Waiting {
     /// The client.
     pub client: Arc<ClientInfo>,
@@ -17,19 +17,19 @@ pub struct Waiting {
     pub ticket: u64,
     /// The protocol of its reply.
     pub version: Version,
-    /// What they have to have it in.
+    /// The kind of acknowledgement.
     pub place: Place,
-    /// Up to where in the log they have to have all.
+    /// The log offset to be acknowledged.
     pub offset: u64,
-    /// How many disks have to: 0 or 1, this server's own.
+    /// The number of local disks required: 0 or 1.
     pub local: u64,
-    /// How many replicas' have to.
+    /// The number of replicas required.
     pub replicas: u64,
-    /// Unix time in ms until which it waits at most.
+    /// Timeout, as Unix time in ms.
     pub until_ms: Option<i64>,
 }
 
-/// Where a client wants what it wrote.
+/// Which acknowledgement a client waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
     /// WAIT: applied by replicas.
@@ -38,11 +38,11 @@ pub enum Place {
     Disk,
 }
 
-/// What a client is told whose files are gone.
+/// The error for a client that waits while the append-only file is disabled.
 pub const DISABLED: &str = "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.";
 
 impl Waiting {
-    /// Its answer, if it need not wait any longer.
+    /// The reply, if the wait is over.
     fn answer(&self, core: &DurableCore, now_ms: i64) -> Option<Vec<u8>> {
         let aof = &core.aof;
         let mut out = Vec::new();
@@ -67,25 +67,25 @@ impl Waiting {
 }
 
 impl Aof {
-    /// Has a client wait.
+    /// Adds a waiting client.
     pub fn wait(&self, waiting: Waiting) {
         self.waiting.lock().push(waiting);
         self.wake();
     }
 
-    /// Whether somebody waits.
+    /// Whether any client waits.
     pub fn is_awaited(&self) -> bool {
         !self.waiting.lock().is_empty()
     }
 
-    /// Replicas have come further: those who wait for that may have waited long enough.
+    /// Replicas have acknowledged more: re-checks the clients that wait for them.
     pub fn replicas_moved(&self) {
         if self.is_awaited() {
             self.wake();
         }
     }
 
-    /// Answers those who need not wait any longer. Those that are gone are found out by their workers.
+    /// Answers the clients whose wait is over. Workers detect those that have disconnected.
     pub(super) fn answer_waiting(&self, core: &DurableCore) {
         let mut waiting = self.waiting.lock();
         if waiting.is_empty() {
@@ -100,7 +100,7 @@ impl Aof {
         });
     }
 
-    /// Tells all who wait that it is over, for this reason, and ends their connections.
+    /// Ends all waits with this error, and closes the connections.
     pub fn end_waits(&self, core: &DurableCore, error: &str) {
         for one in std::mem::take(&mut *self.waiting.lock()) {
             let mut reply = Vec::new();
@@ -109,10 +109,10 @@ impl Aof {
         }
     }
 
-    /// How long until the first of them gives up.
+    /// The time until the first timeout.
     pub(super) fn until_deadline(&self) -> Option<Duration> {
         let until_ms = self.waiting.lock().iter().filter_map(|one| one.until_ms).min()?;
-        // One that is due within this millisecond is waited for a whole one.
+        // A remainder below one millisecond is rounded up.
         Some(Duration::from_millis(until_ms.saturating_sub(clock::unix_ms()).max(1) as u64))
     }
 }

@@ -1,8 +1,8 @@
-//! The thread that has the files: writes what the log holds, syncs it, carries out orders.
+//! The thread that owns the files: it writes what the log holds, syncs it, and carries out orders.
 //!
-//! Under load it does not want to be woken by every turn of a worker: when it finds that it hardly slept, it pauses for
-//! a moment after each write instead of waiting to be woken, and so writes more at once. With `appendfsync always`
-//! replies wait for it, and it pauses only for more of them to come.
+//! Under load it avoids being woken by every turn of a worker: if its last sleep was short, it pauses briefly after
+//! each write instead of waiting to be woken, and so writes larger batches. With `appendfsync always` replies wait for
+//! it, so it pauses only to gather more of them.
 
 use super::aof_dir::{AofDir, Told, reason, tell};
 use super::commit::Commits;
@@ -23,44 +23,44 @@ use std::sync::atomic::{Ordering, fence};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-/// A sleep shorter than this means that there is a load.
+/// A shorter sleep indicates load.
 const SHORT_SLEEP: Duration = Duration::from_micros(60);
-/// The pause between writes then.
+/// The pause between writes under load.
 const PAUSE: Duration = Duration::from_millis(1);
 /// How often `everysec` syncs.
 const SYNC_PERIOD: Duration = Duration::from_secs(1);
-/// A sync that takes longer counts as one that held writing up.
+/// A longer sync counts as one that delayed writes.
 const SYNC_DELAY: Duration = Duration::from_secs(2);
-/// How soon a write or a sync that failed is tried again.
+/// The delay before a failed write or sync is retried.
 const RETRY: Duration = Duration::from_millis(100);
-/// How often the log tells of write errors.
+/// The interval of log messages about write errors.
 const TELL_PERIOD: Duration = Duration::from_secs(30);
 /// The longest sleep.
 const IDLE: Duration = Duration::from_secs(3600);
 
-/// What the thread is asked for. Whoever waits for an answer gets one.
+/// An order to the thread. Orders with a sender are answered.
 pub enum Order {
     /// Read the manifest, and nothing else.
     Look(Sender<Result<(), Failed>>),
     /// Replay the files, if there are any.
     Load(Sender<Result<(), Failed>>),
-    /// Begin to write, with the data set as it is.
+    /// Start writing, with the present data set.
     Open(Sender<Result<(), Failed>>),
-    /// Replay the files in place of the data that there was, and answer a client.
+    /// Replay the files in place of the present data, and answer a client.
     Reload(load::Reload),
     /// The rewrite of this number begins.
     Begin(u64, rewrite::Onward),
     /// The base of a rewrite is complete.
     Install(rewrite::Finished),
-    /// The rewrite of this number came to nothing: whether by failure, and who is told when that is noted.
+    /// The rewrite of this number ended without a base: whether by failure, and the receiver of a notice.
     Abandon(u64, bool, Sender<()>),
-    /// Take a dump that was received for a base, and tell somebody when its file is no longer where it was received.
+    /// Use a received dump as the base, and send a notice when its file has been moved.
     Adopt(rewrite::ReceivedDump, Sender<()>),
-    /// Write all, and wait for the disk; whether that went well.
+    /// Write and sync everything; the answer is whether that succeeded.
     Flush(Sender<bool>),
-    /// The same, and write no more.
+    /// The same, and stop writing.
     Stop(Sender<bool>),
-    /// Delete what is history, if it need not be kept.
+    /// Delete history files, unless they must be kept.
     CollectHistory(Sender<()>),
 }
 
@@ -72,29 +72,30 @@ pub fn start(core: &'static DurableCore) -> io::Result<()> {
         kvick_runtime::memory::register_thread();
         writer.run()
     })?;
-    // A second call would be a mistake of the caller alone.
+    // Only a bug would call this twice.
     let _ = core.aof.thread.set(thread.thread().clone());
     Ok(())
 }
 
-/// The file that is written to.
+/// The file being written.
 pub(super) struct Increment {
     pub file: File,
     /// Bytes in it.
     pub size: u64,
-    /// Bytes of these that are on the disk, in it or in the [journal](super::journal).
+    /// The bytes that are durable, in the file or in the [journal](super::journal).
     pub synced: u64,
-    /// Whether the journal takes what is committed to it.
+    /// Whether commits go to the journal.
     pub is_journaled: bool,
 }
 
 impl Increment {
-    /// One that is in the file up to `size`, and on the disk.
+    /// A file that is written and synced up to `size`.
     pub fn new(file: File, size: u64) -> Increment {
         Increment { file, size, synced: size, is_journaled: false }
     }
 
-    /// Appends all, or nothing if that can be helped: otherwise the error comes with the bytes that are there for good.
+    /// Appends all bytes, or none if possible. If a partial write cannot be undone, the error includes the bytes that
+    /// remain.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), (usize, io::Error)> {
         let mut done = 0;
         while done < bytes.len() {
@@ -126,13 +127,13 @@ pub(super) struct Writer {
     pub aof_dir: AofDir,
     pub follower: Option<Follower>,
     pub increment: Option<Increment>,
-    /// What was read from the log and could not be written.
+    /// Bytes read from the log that could not be written.
     pub left: Vec<u8>,
     /// The number of the rewrite whose base is being written.
     pub rewriting: Option<u64>,
     synced_at: Instant,
     told_at: Option<Instant>,
-    /// The second that is to be told before what comes next.
+    /// The timestamp to write before the next record.
     annotation: Option<i64>,
     /// Whether the last sleep was short.
     busy: bool,
@@ -179,12 +180,12 @@ impl Writer {
         }
     }
 
-    /// Sleeps until somebody wakes it, or something is due: at the latest after `due`.
+    /// Sleeps until woken or until something is due, at most for `due`.
     fn sleep(&mut self, due: Duration) {
         let began = Instant::now();
         let timeout = self.timeout().min(due);
         self.aof.asleep.store(true, Ordering::Relaxed);
-        // Whoever moves the log sees that it sleeps, or this sees that the log has moved.
+        // Either the thread that extends the log sees this thread asleep, or this thread sees the extended log.
         fence(Ordering::SeqCst);
         let has_moved = self.left.is_empty() && self.follower.as_ref().is_some_and(|follower| follower.lag() > 0);
         if !has_moved && self.aof.orders.lock().is_empty() {
@@ -194,7 +195,7 @@ impl Writer {
         self.busy = began.elapsed() < SHORT_SLEEP;
     }
 
-    /// How long there is nothing to do unless somebody asks for something.
+    /// The time until the next task is due, without orders.
     fn timeout(&self) -> Duration {
         let mut timeout = self.aof.until_deadline().unwrap_or(IDLE);
         if !self.left.is_empty() {
@@ -213,7 +214,7 @@ impl Writer {
     /// Carries out the next order, if there is one.
     fn carry_out_order(&mut self) -> bool {
         let Some(order) = self.aof.orders.lock().pop_front() else { return false };
-        // Whoever asked is there, or has no more use for the answer.
+        // The requester may be gone.
         match order {
             Order::Look(answer) => _ = answer.send(self.aof_dir.read().map_err(|Told| Failed)),
             Order::Load(answer) => _ = answer.send(load::load_own(self)),
@@ -243,7 +244,7 @@ impl Writer {
         true
     }
 
-    /// Writes what the log holds before `until`, as far as it has come when this begins; whether there was something.
+    /// Writes what the log holds before `until`, up to its end when this begins. Returns whether there was anything.
     pub fn write_available(&mut self, until: u64) -> bool {
         if !self.left.is_empty() && !self.write_left() {
             return false;
@@ -262,7 +263,7 @@ impl Writer {
         wrote
     }
 
-    /// The next bytes of the log before `goal`, none of which belong to another second than the first.
+    /// The next bytes of the log before `goal`, all from the same second.
     fn next_piece(&mut self, goal: u64) -> Option<Piece> {
         let follower = self.follower.as_mut()?;
         loop {
@@ -277,7 +278,7 @@ impl Writer {
             let end = mark.map_or(goal, |(at, _)| goal.min(at));
             match follower.next(end) {
                 Ok(Some(piece)) => return Some(piece),
-                // What stood before the mark was not for files.
+                // Bytes before the mark do not belong in files.
                 Ok(None) if mark.is_some_and(|(at, _)| at <= follower.offset()) => {}
                 Ok(None) => return None,
                 Err(_) => {
@@ -307,7 +308,7 @@ impl Writer {
         }
     }
 
-    /// Writes what could not be written before; whether that went well.
+    /// Retries a failed write. Returns whether that succeeded.
     fn write_left(&mut self) -> bool {
         let mut left = std::mem::take(&mut self.left);
         match self.try_write(&left) {
@@ -357,7 +358,7 @@ impl Writer {
             }
         }
         if self.aof.is_always() {
-            // Clients were told, or are about to be, of changes that cannot be taken back.
+            // Clients have been, or will be, answered; the changes cannot be undone.
             end_process(format_args!(
                 "Can't recover from AOF write error when the AOF fsync policy is 'always'. Exiting..."
             ));
@@ -366,7 +367,7 @@ impl Writer {
         self.update_admission();
     }
 
-    /// Has writes refused as long as they cannot be kept.
+    /// Refuses write commands until writing succeeds again.
     fn update_admission(&self) {
         let status = self.aof.status.lock();
         self.aof.fails.store(status.write_error.is_some(), Ordering::SeqCst);
@@ -410,7 +411,7 @@ impl Writer {
         self.aof.sync_pending.store(policy == AppendFsync::Everysec, Ordering::Relaxed);
         match policy {
             AppendFsync::Always => self.commit(),
-            // The log has told of an error, and it is tried again.
+            // Errors are logged, and the write is retried.
             _ => _ = self.sync_increment(),
         }
         self.aof.sync_pending.store(false, Ordering::Relaxed);
@@ -427,8 +428,8 @@ impl Writer {
         }
     }
 
-    /// Waits until the disk has what was written. With `always` an error ends the process, whatever this was for: a
-    /// kernel tells of what it could not write once, and the next sync may go well without it.
+    /// Waits until the written bytes are durable. With `always` an error ends the process, whatever the reason of this
+    /// sync: the kernel reports a lost write only once, and the next sync may succeed without it.
     pub fn sync_increment(&mut self) -> Result<(), Told> {
         self.end_if_lost();
         let has_unsynced = self.has_unsynced();
@@ -456,7 +457,7 @@ impl Writer {
         synced
     }
 
-    /// Tells that all that was read from the log is on the disk.
+    /// Publishes that everything read from the log is durable.
     pub fn publish_synced(&mut self) {
         let Some(follower) = self.follower.as_ref().filter(|_| self.left.is_empty()) else { return };
         let offset = follower.offset();
@@ -467,7 +468,7 @@ impl Writer {
         self.wake_holders();
     }
 
-    /// Wakes the workers that have replies which wait.
+    /// Wakes the workers with held replies.
     fn wake_holders(&self) {
         for (worker, holds) in self.aof.holders.iter().enumerate() {
             if holds.load(Ordering::SeqCst) && holds.swap(false, Ordering::SeqCst) {
@@ -490,7 +491,7 @@ impl Writer {
         self.left.is_empty()
     }
 
-    /// Begins to write what this follower reads.
+    /// Starts writing what this follower reads.
     pub fn begin(&mut self, follower: Follower, increment: Increment) {
         let offset = follower.offset();
         self.aof.written.store(offset, Ordering::SeqCst);
@@ -502,7 +503,8 @@ impl Writer {
         self.aof.follows.store(true, Ordering::SeqCst);
     }
 
-    /// Another history has begun, with other data: the files are of the old one until there is a base of the new one.
+    /// Another history with other data has begun: the files belong to the old one until a base of the new one is
+    /// installed.
     #[cold]
     pub fn begin_anew(&mut self) {
         self.close();
@@ -510,7 +512,7 @@ impl Writer {
         (status.state, status.scheduled) = (State::Waiting, true);
     }
 
-    /// Writes no more.
+    /// Stops writing.
     pub fn close(&mut self) {
         if self.aof.status.lock().state == State::Waiting && self.increment.is_some() {
             self.aof_dir.remove_temporary();
@@ -529,7 +531,7 @@ impl Writer {
     }
 }
 
-/// Ends the process at once: to go on would be to break a promise.
+/// Ends the process at once: to continue would break the durability guarantee.
 pub(super) fn end_process(why: std::fmt::Arguments<'_>) -> ! {
     logging::warning(why);
     logging::stop();

@@ -1,4 +1,4 @@
-//! BGSAVE: a dump behind the backs of the workers, from a [snapshot](super::snapshots).
+//! BGSAVE: a dump in the background, from a [snapshot](super::snapshots).
 
 use super::Persistence;
 use super::file::{self, DumpFile, SaveError};
@@ -21,7 +21,7 @@ pub fn begin(core: &'static DurableCore, global: &mut Locked) -> Result<(), Busy
     Ok(())
 }
 
-/// Has a background save begin when what runs now is over.
+/// Schedules a background save for when the running one is over.
 pub fn schedule(persistence: &Persistence) -> Result<(), Busy> {
     let mut status = persistence.status.lock();
     if status.is_saving() {
@@ -32,15 +32,15 @@ pub fn schedule(persistence: &Persistence) -> Result<(), Busy> {
     Ok(())
 }
 
-/// Withdraws the wish for one; whether there was one.
+/// Withdraws a scheduled save. Returns whether there was one.
 pub fn unschedule(persistence: &Persistence) -> bool {
     let mut status = persistence.status.lock();
     status.unscheduled_for(Purpose::Save);
     std::mem::take(&mut status.scheduled)
 }
 
-/// Has the save that is under way, if any, come to nothing; whether there was one. Its file will not take the place of
-/// the dump when this has returned.
+/// Cancels the running save, if any, and returns whether there was one. After the return its file cannot replace the
+/// dump.
 pub fn cancel(persistence: &Persistence) -> bool {
     snapshots::cancel(persistence, Purpose::Save)
 }
@@ -53,12 +53,12 @@ pub struct SavedFile {
 }
 
 impl SavedFile {
-    /// One that is not written yet.
+    /// A file that is not written yet.
     pub fn new(core: &'static DurableCore) -> SavedFile {
         SavedFile { core, place: Place::new(core), file: None }
     }
 
-    /// Where it will be.
+    /// Its final path.
     pub fn path(&self) -> &Path {
         &self.place.path
     }
@@ -91,11 +91,11 @@ impl Destination for SavedFile {
     }
 }
 
-/// Puts a complete dump in its place.
+/// Renames a complete dump into place.
 fn install(core: &'static DurableCore, place: &Place, file: DumpFile) -> Result<(), SaveError> {
     file.sync()?;
     file.let_go_of_cache();
-    // Not while somebody cancels: afterwards nobody could tell which file is the newer one.
+    // This excludes a concurrent cancellation: otherwise the older file could replace the newer one.
     let status = core.persistence.status.lock();
     if status.running.as_ref().is_none_or(|running| running.snapshot.is_cancelled()) {
         return Err(SaveError::Cancelled);

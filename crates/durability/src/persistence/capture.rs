@@ -1,10 +1,10 @@
-//! What a snapshot has captured and is not yet written: buffers that workers and the snapshot thread fill with bytes,
-//! and the thread empties after each step. So nothing but what writers change has to be kept in memory, and a worker
-//! never waits for the disk.
+//! Entries that a snapshot has captured and not yet written: buffers that workers and the snapshot thread fill with
+//! bytes, and the thread empties after each step. So memory holds only what writers change, and a worker never waits
+//! for the disk.
 //!
-//! The bytes of a large collection come in pieces, and belong together. One such collection at a time is **current**:
-//! it is written as the walk comes through it, and all else is held back until it ends. What is captured of others
-//! meanwhile, because it is about to change, waits in a buffer of their own.
+//! The bytes of a large collection arrive in pieces, which must be contiguous in the output. One such collection at a
+//! time is **current**: it is written as the walk proceeds, and everything else is held back until it ends. Pieces of
+//! other collections, captured meanwhile because they are about to change, wait in separate buffers.
 
 use super::file::{Inexpressible, SaveError, write_error};
 use super::form::{Form, Gradual, Kind, Output};
@@ -16,17 +16,16 @@ use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Buffers for workers. When all are in use at a time, a worker waits for one that is just being written to.
+/// Buffers for workers. If all are in use, a worker waits for one.
 const WORKER_SLOTS: usize = 8;
 
-/// A buffer that grew beyond this is followed by another one, since to make it grow takes ever longer, and is given
-/// back when it is empty.
+/// A buffer that exceeds this size is followed by another, since growing becomes ever slower, and is freed when empty.
 const SLOT_KEPT_BYTES: usize = 1 << 20;
 
 /// The same for pieces of a collection.
 const PIECES_BYTES: usize = 256 * 1024;
 
-/// Elements looked at to estimate the memory of a collection.
+/// Elements sampled to estimate the memory of a collection.
 const MEMORY_SAMPLES: usize = 1;
 
 thread_local! {
@@ -34,19 +33,19 @@ thread_local! {
     pub(super) static WALKS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// How far a snapshot is.
+/// Progress of a snapshot.
 #[derive(Default)]
 pub struct Progress {
     /// Keys that were captured.
     pub keys: AtomicU64,
-    /// Memory of the keys and values that workers captured because they were about to change, in bytes: what a forked
-    /// process would have had to copy at least.
+    /// Memory of the keys and values that workers captured because they were about to change, in bytes: the least that
+    /// copy-on-write in a forked process would have copied.
     pub captured_bytes: AtomicU64,
 }
 
 /// See the module's documentation.
 pub(super) struct Captured {
-    /// The snapshot thread's own first.
+    /// The first belongs to the snapshot thread.
     slots: Box<[Mutex<Slot>]>,
     large: Mutex<Large>,
     /// Collections that came in pieces so far.
@@ -56,14 +55,14 @@ pub(super) struct Captured {
     unwritten: &'static AtomicUsize,
     /// Whether entries are wanted at all.
     has_keys: bool,
-    /// The first value that the form cannot express.
+    /// The first value that the format cannot represent.
     inexpressible: OnceLock<Inexpressible>,
 }
 
 struct Slot {
     kind: Kind,
     last: Buffer,
-    /// Those before it, which are full.
+    /// Full buffers that precede it.
     full: Vec<Buffer>,
 }
 
@@ -74,12 +73,12 @@ struct Buffer {
     runs: Vec<(usize, usize)>,
 }
 
-/// What is there of collections that come in pieces.
+/// Collections that are captured in pieces.
 #[derive(Default)]
 struct Large {
     /// The number of the current one.
     current: Option<u64>,
-    /// What is to be written next: bytes of the current one, and of those before it.
+    /// The next output: bytes of the current collection, and of those before it.
     next: Vec<Chunk>,
     /// Collections that ended while another one was current.
     complete: Vec<Chunk>,
@@ -206,7 +205,7 @@ impl Captured {
         }
     }
 
-    /// Begins with an entry whose value comes in pieces, if it is wanted and can be expressed.
+    /// Begins an entry whose value comes in pieces, if it is wanted and can be represented.
     fn begin(self: &Arc<Self>, number: usize, entry: Entry<'_>) -> Option<Pieces> {
         if !self.has_keys {
             return None;
@@ -240,7 +239,7 @@ impl Captured {
         free.unwrap_or_else(|| self.slots[1].lock())
     }
 
-    /// Writes all that is there, as far as it may be written now.
+    /// Writes everything that may be written now.
     pub fn move_to<W: Write>(&self, databases: &mut Databases<W>) -> Result<(), SaveError> {
         if let Some(what) = self.inexpressible.get() {
             return Err(SaveError::Inexpressible(what.clone()));
@@ -268,7 +267,7 @@ impl Captured {
             if slot.last.bytes.is_empty() && slot.full.is_empty() {
                 continue;
             }
-            // Nobody waits for the disk: the lock is held for the exchange alone.
+            // The lock is held only for the exchange, so no worker waits for the disk.
             let full = std::mem::take(&mut slot.full);
             let spare = Buffer { bytes: std::mem::take(&mut databases.spare), runs: Vec::new() };
             let last = std::mem::replace(&mut slot.last, spare);
@@ -303,7 +302,7 @@ impl Drop for Captured {
 }
 
 impl Slot {
-    /// Appends an entry of a database; how many bytes it takes.
+    /// Appends an entry of a database. Returns its size in bytes.
     fn append(&mut self, number: usize, entry: Entry<'_>) -> Result<usize, Inexpressible> {
         if self.last.bytes.len() >= SLOT_KEPT_BYTES {
             self.full.push(std::mem::take(&mut self.last));
@@ -345,7 +344,7 @@ impl<'a, W: Write> Databases<'a, W> {
     fn write(&mut self, number: usize, entries: &[u8]) -> io::Result<()> {
         if self.selected != Some(number) {
             self.selected = Some(number);
-            // Whoever loads makes room once.
+            // The loader reserves space once.
             let (keys, volatile) = self.sizes.get_mut(number).map(std::mem::take).unwrap_or_default();
             self.output.select(number, keys, volatile)?;
         }

@@ -1,21 +1,20 @@
-//! Slowness that tests ask for: `rdb-key-save-delay` and `key-load-delay`.
+//! Artificial delays for tests: `rdb-key-save-delay` and `key-load-delay`.
 
 use crate::DurableCore;
 use kvick_config::Key;
 use std::time::{Duration, Instant};
 
-/// So often it is looked whether to go on waiting.
+/// How often a wait checks whether to continue.
 const SLICE: Duration = Duration::from_millis(5);
-/// Shorter delays are saved up, since no sleep is that short.
+/// Shorter delays are accumulated, since sleeps are not that short.
 const DUE: Duration = Duration::from_micros(200);
 
-/// Delays that are earned key by key, as a setting says. Above zero it is microseconds for each key; below zero, the
-/// number of keys for each microsecond.
+/// A delay per key, from a setting. A positive value is microseconds per key; a negative one, keys per microsecond.
 pub struct Delay {
     core: &'static DurableCore,
     setting: Key<i32>,
-    /// What the setting was, as of a generation of the configuration: reading it for each key would take longer than
-    /// what is done with the key.
+    /// The setting's value in one generation of the configuration: reading it for each key would take longer than
+    /// processing the key.
     known: (u64, i32),
     owed_ns: u64,
 }
@@ -27,8 +26,8 @@ impl Delay {
         Delay { core, setting, known, owed_ns: 0 }
     }
 
-    /// `keys` more keys were dealt with: waits when enough has come together, until the setting is 0 or `give_up` says
-    /// so.
+    /// Counts `keys` more keys: waits when the accumulated delay is long enough, until the setting is 0 or `give_up`
+    /// returns true.
     #[inline]
     pub fn after(&mut self, keys: u64, give_up: impl Fn() -> bool) {
         let setting = self.setting();

@@ -1,5 +1,5 @@
-//! A dump's file: written under a temporary name in the folder of the dump, and renamed when it is complete and on the
-//! disk. The temporary file goes away with a [`DumpFile`] that was not put in its place.
+//! A dump's file: written under a temporary name in the dump's directory, and renamed when it is complete and synced. A
+//! [`DumpFile`] that was not installed deletes its temporary file on drop.
 
 use kvick_config::Refusal;
 use kvick_runtime::fsync_dir;
@@ -11,17 +11,17 @@ use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-/// With `rdb-save-incremental-fsync`, so many bytes are sent to the disk at a time.
+/// With `rdb-save-incremental-fsync`, this many bytes are synced at a time.
 const SYNC_BYTES: u64 = 4 << 20;
 
-/// Why a dump was not written. Displays the line for the log.
+/// Why a dump was not written. Displays as the line for the log.
 #[derive(Debug)]
 pub enum SaveError {
     /// The temporary file could not be created.
     Create(PathBuf, io::Error),
-    /// A write or a sync failed: which, and why.
+    /// A write or a sync failed: the step, and the cause.
     Write(&'static str, io::Error),
-    /// The complete file could not be put in its place.
+    /// The complete file could not be renamed.
     Rename {
         /// The temporary name.
         from: PathBuf,
@@ -30,15 +30,15 @@ pub enum SaveError {
         /// Why.
         error: io::Error,
     },
-    /// The folder could not be synced.
+    /// The directory could not be synced.
     SyncDirectory(io::Error),
-    /// There is a value that the version of the format has no form for.
+    /// The format's version cannot represent a value.
     Inexpressible(Inexpressible),
-    /// Somebody did not want it any more.
+    /// The save was cancelled.
     Cancelled,
 }
 
-/// The version of the format has no form for a value: fields of a hash that expire.
+/// The format's version cannot represent a value: a hash with expiring fields.
 #[derive(Clone, Debug)]
 pub struct Inexpressible {
     /// Its key, if the log may name it.
@@ -50,7 +50,7 @@ pub struct Inexpressible {
 }
 
 impl SaveError {
-    /// The same for somebody else who is concerned: what befell one file is no more than an end to others.
+    /// The same for another destination: an I/O error of one file is only a cancellation for others.
     pub(super) fn again(&self) -> SaveError {
         match self {
             SaveError::Inexpressible(what) => SaveError::Inexpressible(what.clone()),
@@ -110,10 +110,10 @@ impl fmt::Display for SaveError {
 pub struct Temporary(Mutex<Vec<PathBuf>>);
 
 impl Temporary {
-    /// Creates a file of this name in a folder.
+    /// Creates a file of this name in a directory.
     pub fn create(&'static self, folder: &Path, name: &str, sync_often: bool) -> Result<DumpFile, SaveError> {
         let path = folder.join(name);
-        // Listed first: whoever removes all files finds it however early it comes.
+        // Listed first, so that a concurrent removal of all files finds it.
         self.0.lock().push(path.clone());
         let sync = sync_often.then(Syncing::default);
         match File::create(&path) {
@@ -125,15 +125,15 @@ impl Temporary {
         }
     }
 
-    /// Removes all that are there.
+    /// Removes all of them.
     pub fn remove_all(&self) {
         for path in self.0.lock().drain(..) {
-            // It may be gone already.
+            // It may already be gone.
             let _ = std::fs::remove_file(path);
         }
     }
 
-    /// Takes a file off the list; false when somebody has removed it.
+    /// Takes a file off the list; false if another thread has removed it.
     fn forget(&self, path: &Path) -> bool {
         let mut list = self.0.lock();
         let before = list.len();
@@ -150,7 +150,7 @@ pub struct DumpFile {
     sync: Option<Syncing>,
 }
 
-/// How far a file was sent to the disk.
+/// The offset up to which the file was sent to the disk.
 #[derive(Default)]
 struct Syncing {
     written: u64,
@@ -159,12 +159,12 @@ struct Syncing {
 }
 
 impl DumpFile {
-    /// Waits until all is on the disk.
+    /// Syncs the file.
     pub fn sync(&self) -> Result<(), SaveError> {
         self.file.sync_all().map_err(|error| SaveError::Write("fsync", error))
     }
 
-    /// Puts the file in its place, instead of what is there.
+    /// Renames the file into place, replacing the old one.
     pub fn install(self, to: &Path) -> Result<(), SaveError> {
         std::fs::rename(&self.path, to).map_err(|error| SaveError::Rename {
             from: self.path.clone(),
@@ -180,14 +180,14 @@ impl DumpFile {
         self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// Tells the system that the file will not be read soon, so that it keeps other files in memory instead.
+    /// Advises the kernel to drop the file from the page cache.
     pub fn let_go_of_cache(&self) {
         // SAFETY: the descriptor is open; the call gives advice and touches no memory of ours.
         unsafe { libc::posix_fadvise(self.file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
     }
 }
 
-/// Waits until the names in a folder are on the disk.
+/// Syncs a directory, so that renames survive a crash.
 pub fn sync_directory(folder: &Path) -> Result<(), SaveError> {
     fsync_dir::sync(folder).map_err(SaveError::SyncDirectory)
 }
@@ -207,8 +207,8 @@ impl Write for DumpFile {
 }
 
 impl Syncing {
-    /// Has the disk begin with what was written, and waits for what it began before: so the end of a save waits for
-    /// little, and the system never has much to write at once.
+    /// Starts writeback of the last bytes, and waits for the previous ones: the final sync is short, and the system
+    /// never has much to write at once.
     fn wrote(&mut self, file: &File, bytes: u64) -> io::Result<()> {
         self.written += bytes;
         if self.written - self.begun < SYNC_BYTES {
@@ -238,7 +238,7 @@ impl Drop for DumpFile {
     }
 }
 
-/// Tells the log why a dump was not written.
+/// Logs why a dump was not written.
 pub fn report(error: &SaveError) {
     logging::warning(format_args!("{error}"));
 }

@@ -1,5 +1,5 @@
-//! What a data set is written as: a dump, or the commands that rebuild it. Read from the settings when a snapshot
-//! begins: later changes are for the next one.
+//! The format of a data set: a dump, or the commands that rebuild it. Read from the settings when a snapshot begins;
+//! later changes apply to the next one.
 
 use super::access;
 use super::file::{Inexpressible, SaveError, write_error};
@@ -34,7 +34,7 @@ pub struct Form {
     created_s: i64,
 }
 
-/// What of the data set a dump holds.
+/// The parts of the data set in a dump.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Parts {
     /// The keys of all databases.
@@ -55,20 +55,20 @@ pub(super) enum Kind {
     Dump {
         /// Version, compression, sum.
         options: WriteOptions,
-        /// By what the dump tells how a key was used, if eviction goes by that.
+        /// The access information per key, if the eviction policy uses it.
         access: Option<Access>,
         /// Memory that the server uses, in bytes.
         used_memory: usize,
         /// Whether it is the base of an append-only file.
         aof_base: bool,
-        /// The place in the replication stream that it is of.
+        /// Its position in the replication stream.
         replication: Option<StreamPosition>,
-        /// Whether the log is to name no keys.
+        /// Whether the log must not name keys.
         hides_keys: bool,
     },
     /// As the commands that rebuild them.
     Commands {
-        /// Whether the first line says when it was written.
+        /// Whether a timestamp comes first.
         timestamp: bool,
     },
 }
@@ -76,13 +76,13 @@ pub(super) enum Kind {
 /// The place of the data set in the replication stream, while there is a backlog. The caller holds the global lock.
 fn stream_position(core: &DurableCore) -> Option<StreamPosition> {
     let stream = core.replication_view().stream();
-    // The next record says which database it is for, unless it repeats what another server says.
+    // The next record selects its database, unless it is copied from another server.
     core.keyspace.log.forget_selected();
     let (id, database) = stream?;
     Some(StreamPosition { database: database as i64, id, offset: core.keyspace.log.offset() as i64 })
 }
 
-/// The version of the dumps that the user keeps.
+/// The version of the user's dumps.
 pub fn kept_version(core: &DurableCore) -> u16 {
     match core.config.read(RDB_SAVE_VERSION) {
         RdbSaveVersion::Valkey9 => VERSION,
@@ -91,7 +91,7 @@ pub fn kept_version(core: &DurableCore) -> u16 {
 }
 
 impl Form {
-    /// A dump that the user keeps.
+    /// The user's dump.
     pub fn dump(core: &DurableCore) -> Form {
         Form::new(core, Form::dump_kind(core, kept_version(core), false))
     }
@@ -106,7 +106,7 @@ impl Form {
         Form::new(core, kind)
     }
 
-    /// A dump for replicas, in a version that all of them read, with what they want of the data set.
+    /// A dump for replicas, in a version that all of them can read, with the requested parts.
     pub fn for_replicas(core: &DurableCore, version: u16, parts: Parts) -> Form {
         let mut form = Form::new(core, Form::dump_kind(core, version, false));
         form.has_keys = parts.keys;
@@ -278,7 +278,7 @@ fn inexpressible(
     }
 }
 
-/// A data set as far as it is written.
+/// A data set being written.
 pub(super) enum Output<W: Write> {
     /// As a dump.
     Dump(Writer<W>),

@@ -1,5 +1,5 @@
-//! Loading a dump: at the start, key by key under partition locks, while the workers answer that the data set is not
-//! there yet; or for DEBUG RELOAD, with the world held.
+//! Loading a dump: at startup, key by key under partition locks, while workers refuse commands; or for DEBUG RELOAD,
+//! under the global lock.
 
 use super::delay::Delay;
 use super::now_s;
@@ -32,7 +32,7 @@ use std::time::Instant;
 /// Keys without a value are named in the log up to this many.
 const EMPTY_KEYS_NAMED: u64 = 10;
 
-/// How far a load has come; what the last one found.
+/// Progress of a load, and the results of the last one.
 #[derive(Default)]
 pub struct Loading {
     /// When it began, Unix time in seconds.
@@ -41,32 +41,32 @@ pub struct Loading {
     pub total_bytes: AtomicU64,
     /// Bytes that were read.
     pub loaded_bytes: AtomicU64,
-    /// Memory that whoever wrote the dump used, in bytes.
+    /// Memory used by the server that wrote the dump, in bytes.
     pub used_memory: AtomicU64,
     /// Keys that were loaded.
     pub keys: AtomicU64,
-    /// Keys that were left out because their time had come.
+    /// Expired keys, which were skipped.
     pub expired: AtomicU64,
 }
 
-/// What a load found.
+/// The results of a load.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Keys that were loaded.
     pub keys: u64,
-    /// Keys that were left out because their time had come.
+    /// Expired keys, which were skipped.
     pub expired: u64,
-    /// Keys without a value, which were left out.
+    /// Keys without a value, which were skipped.
     pub empty: u64,
-    /// Hashes that were left out because the time of all their fields had come.
+    /// Hashes whose fields had all expired, which were skipped.
     pub all_fields_expired: u64,
-    /// What the dump says of replication.
+    /// The replication information in the dump.
     pub replication: Replication,
     /// The sources of its function libraries, if these are yet to be loaded.
     pub functions: Vec<Vec<u8>>,
 }
 
-/// What a dump says of replication: each only if it is there.
+/// Replication information of a dump; each field is optional.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Replication {
     /// The database that the stream selects.
@@ -82,9 +82,9 @@ pub struct Replication {
 pub enum LoadError {
     /// The file cannot be opened.
     Open(PathBuf, io::Error),
-    /// It cannot be read, or makes no sense.
+    /// It cannot be read, or is invalid.
     Read(kvick_rdb::Error),
-    /// A key is there already.
+    /// A key already exists.
     Duplicate {
         /// The number of its database.
         database: u64,
@@ -93,7 +93,7 @@ pub enum LoadError {
         /// Where in the file.
         offset: u64,
     },
-    /// A database of a number that this server does not have.
+    /// A database number that this server does not have.
     Database {
         /// Databases that it has.
         databases: usize,
@@ -105,12 +105,12 @@ pub enum LoadError {
 }
 
 impl LoadError {
-    /// Whether nothing is wrong but that the server ends.
+    /// Whether the only cause is the server's shutdown.
     pub fn is_cancelled(&self) -> bool {
         matches!(self, LoadError::Read(kvick_rdb::Error { kind: ErrorKind::Cancelled, .. }))
     }
 
-    /// Whether the file was understood as far as it could be read, and a check of it can tell more.
+    /// Whether the file was valid up to the error, so that a check can tell more.
     fn is_damage(&self) -> bool {
         let LoadError::Read(error) = self else { return false };
         matches!(error.kind, ErrorKind::Truncated | ErrorKind::Corrupt(_) | ErrorKind::Checksum { .. })
@@ -166,20 +166,20 @@ impl fmt::Display for LoadError {
 /// How DEBUG RELOAD loads.
 #[derive(Clone, Copy, Debug)]
 pub struct Reload {
-    /// Keys of the dump replace those that are there; otherwise that is an error.
+    /// Keys of the dump replace existing ones; otherwise an existing key is an error.
     pub merge: bool,
-    /// What is there is dropped when the dump's version turned out to be one that can be read.
+    /// The present data is dropped once the dump's version is known to be supported.
     pub flush: bool,
 }
 
-/// Loads the dump at the start, from the snapshot thread; `None` when there is none. Workers may be running, and must
-/// not touch the data meanwhile: see [`LOADING`](super::Reasons::LOADING).
+/// Loads the dump at startup, on the snapshot thread; `None` if no file exists. Workers may be running, but must not
+/// access the data meanwhile: see [`Reasons::LOADING`](kvick_core::admission::Reasons::LOADING).
 pub(super) fn load_own(core: &'static DurableCore, participant: Participant) -> Result<Option<Report>, LoadError> {
     let began = Instant::now();
     let Some(file) = open(&core.config.values())? else { return Ok(None) };
     core.persistence.loading.begin(file.metadata().map_or(0, |metadata| metadata.len()));
     let mut loader = Loader::new(core, Locking::Keys(participant), Reload { merge: false, flush: false });
-    // A replica leaves it to its primary to say what has expired.
+    // On a replica only the primary decides about expiry.
     (loader.resumes, loader.keeps_expired) = (true, core.config.read(REPLICAOF).is_some());
     let (report, ..) = loader.run(file).inspect_err(|error| {
         if error.is_damage() {
@@ -191,8 +191,8 @@ pub(super) fn load_own(core: &'static DurableCore, participant: Participant) -> 
     Ok(Some(report))
 }
 
-/// Loads the dump that an append-only file begins with, behind files of `before` bytes; what stands behind it, and
-/// where that begins. Keys whose time has come are kept, since what stands behind may be about them.
+/// Loads the dump at the start of an append-only file, after files of `before` bytes. Returns the rest of the input and
+/// its offset. Expired keys are kept, since later commands may refer to them.
 pub fn load_base(
     core: &'static DurableCore,
     participant: Participant,
@@ -206,13 +206,13 @@ pub fn load_base(
     Ok((rest, offset))
 }
 
-/// Loads the dump with the world held. On an error the log has told why, and part of the data may be there.
+/// Loads the dump under the global lock. On an error, which has been logged, the data may be incomplete.
 pub fn reload(core: &'static DurableCore, global: &mut Locked, how: Reload) -> Result<Option<Report>, LoadError> {
     let mut load = || {
         let Some(file) = open(&core.config.values())? else { return Ok(None) };
         core.persistence.loading.begin(file.metadata().map_or(0, |metadata| metadata.len()));
         let mut loader = Loader::new(core, Locking::Global(global), how);
-        // They were there before, and replicas and the append-only file have yet to be told that they go.
+        // They existed before, so their deletion must be propagated to replicas and the append-only file.
         loader.keeps_expired = true;
         let (report, ..) = loader.run(file)?;
         report.log();
@@ -227,14 +227,14 @@ pub struct Received<'a, R> {
     pub input: R,
     /// Bytes that it has; 0 when that is not known.
     pub bytes: u64,
-    /// Called again and again, to tell the primary that this server is there; says whether to go on.
+    /// Called repeatedly, to send keepalives to the primary; returns whether to continue.
     pub alive: Box<dyn FnMut() -> bool + 'a>,
-    /// Drops what is there, once the dump turned out to be one that can be read: then that is loaded in its place.
-    /// Without it, databases are loaded into their shadows, and function libraries are left to the caller.
+    /// Drops the present data once the dump's version is known to be supported; the dump then replaces it. Without it,
+    /// the dump is loaded into the staging databases, and the caller loads the function libraries.
     pub flush: Option<Box<dyn FnOnce() + 'a>>,
 }
 
-/// Loads a dump that a primary sends; with what stands behind it.
+/// Loads a primary's dump. Returns the rest of the input too.
 pub fn load_received<R: Read>(
     core: &'static DurableCore,
     participant: Participant,
@@ -251,13 +251,13 @@ pub fn load_received<R: Read>(
     Ok((report, rest))
 }
 
-/// Whether there is a dump to load, or something in its place that cannot be looked at.
+/// Whether a dump exists, or something in its place that cannot be examined.
 pub fn is_there(values: &Values) -> bool {
     let found = std::fs::metadata(values.read(DIR).resolve(&values.read(DBFILENAME)));
     !matches!(found, Err(error) if error.kind() == io::ErrorKind::NotFound)
 }
 
-/// Tells the log what a check says of a dump that cannot be loaded.
+/// Logs the result of a check of a dump that cannot be loaded.
 fn examine(core: &DurableCore) {
     let values = core.config.values();
     let options = CheckOptions {
@@ -307,16 +307,16 @@ impl Report {
 
 /// How keys are locked.
 enum Locking<'a> {
-    /// One by one, by this participant.
+    /// Individually, by this participant.
     Keys(Participant),
-    /// Everything is.
+    /// By the global lock.
     Global(&'a mut Locked),
 }
 
-/// Keys that are entered together: enough to ask for the memory of the last ones while the first are entered.
+/// Keys inserted together: enough to prefetch the memory of the last ones while the first are inserted.
 const BATCH: usize = 32;
 
-/// Bytes of a dump that a key takes at least: its type, its length and its value's.
+/// Minimum size of a key in a dump, in bytes: its type, its length and its value's.
 const KEY_BYTES_MIN: u64 = 3;
 
 /// A key that was read.
@@ -334,27 +334,27 @@ struct Loader<'a> {
     core: &'static DurableCore,
     place: Place<'a>,
     how: Reload,
-    /// Whether keys whose time has come are loaded.
+    /// Whether expired keys are loaded.
     keeps_expired: bool,
-    /// Whether the server goes on with the history that the dump is of.
+    /// Whether the server continues the dump's history.
     resumes: bool,
-    /// Whether replicas are to hear of keys that are left out.
+    /// Whether deletions of skipped keys are replicated.
     feeds: bool,
     /// Bytes of what was loaded before the file.
     before: u64,
     now_ms: i64,
     database: u64,
-    /// Keys of the database that are to be entered.
+    /// Keys of the database to insert.
     pending: Vec<Pending>,
     /// Buffers for the names of those that come.
     names: Vec<Vec<u8>>,
     report: Report,
     delay: Delay,
-    /// Called as the dump is read; says whether to go on.
+    /// Called as the dump is read; returns whether to continue.
     alive: Option<Box<dyn FnMut() -> bool + 'a>>,
-    /// Drops what is there when it is to go.
+    /// Drops the present data, if required.
     flush: Option<Box<dyn FnOnce() + 'a>>,
-    /// Whether keys go to the shadows of their databases, and functions nowhere yet.
+    /// Whether keys go to the staging databases, and functions to the report.
     into_staging: bool,
 }
 
@@ -400,7 +400,7 @@ impl<'a> Loader<'a> {
         if self.into_staging { self.core.keyspace.staging(number) } else { number }
     }
 
-    /// Loads all; with what it found, what stands behind the dump in the input, and where that begins.
+    /// Loads everything. Returns the report, the rest of the input, and its offset.
     fn run<R: Read>(mut self, input: R) -> Result<(Report, impl Read, u64), LoadError> {
         let (core, before) = (self.core, self.before);
         let mut alive = self.alive.take();
@@ -432,7 +432,7 @@ impl<'a> Loader<'a> {
                     self.enter_pending()?;
                     self.database = number;
                 }
-                // A claim, that is believed as far as the file's length allows it.
+                // The claimed size is trusted only up to the file's length.
                 Event::ResizeDb { keys, .. } => {
                     let keys = keys.min(core.persistence.loading.total_bytes.load(Ordering::Relaxed) / KEY_BYTES_MIN);
                     self.place.reserve(self.destination(self.database), keys as usize);
@@ -455,7 +455,7 @@ impl<'a> Loader<'a> {
         Ok((self.report, reader.into_rest(), offset))
     }
 
-    /// Loads function libraries, in place of those that there are if these are to go.
+    /// Loads function libraries, in place of the present ones if these must be dropped.
     fn load_functions(&self, sources: &[Vec<u8>]) -> Result<(), LoadError> {
         let join = match self.how {
             Reload { flush: true, .. } => Join::Flush,
@@ -466,8 +466,8 @@ impl<'a> Loader<'a> {
         joined.map_err(|error| LoadError::Functions(error.0.into_owned()))
     }
 
-    /// Goes on with the history that the dump says it is of: before its first key, so that what is left out is a change
-    /// that comes after the dump's offset.
+    /// Continues the dump's history, before the first key is loaded: deletions of skipped keys come after the dump's
+    /// offset.
     fn go_on_with_history(&mut self) {
         if !std::mem::take(&mut self.resumes) {
             return;
@@ -483,7 +483,7 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Tells replicas of a key that is left out because its time has come.
+    /// Replicates the deletion of a skipped, expired key.
     fn feed_deletion(&self, key: &[u8]) {
         let mut record = Vec::new();
         encode(&mut record, [&b"DEL"[..], key].into_iter());
@@ -498,7 +498,7 @@ impl<'a> Loader<'a> {
         self.core.keyspace.log.append(&batch);
     }
 
-    /// Has a key entered soon, unless its time has come or it has no value.
+    /// Queues a key for insertion, unless it has expired or has no value.
     fn enter(&mut self, record: ReadRecord, key: &[u8], offset: u64) -> Result<(), LoadError> {
         let loading = &self.core.persistence.loading;
         match record.value {
@@ -534,7 +534,7 @@ impl<'a> Loader<'a> {
         Ok(())
     }
 
-    /// Enters the keys that were read.
+    /// Inserts the queued keys.
     fn enter_pending(&mut self) -> Result<(), LoadError> {
         let number = self.destination(self.database);
         let entered = self.pending.len() as u64;
@@ -557,7 +557,7 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Takes note of what a dump says about itself.
+    /// Processes a dump's metadata field.
     fn note(&mut self, name: &[u8], value: &[u8]) {
         let (name, text) = (String::from_utf8_lossy(name).to_ascii_lowercase(), String::from_utf8_lossy(value));
         let number = || text.parse::<i64>().ok();
@@ -586,8 +586,8 @@ impl<'a> Loader<'a> {
 }
 
 impl Place<'_> {
-    /// Enters keys and leaves their names' buffers in `names`; the first that is there already and is not to be
-    /// replaced is returned.
+    /// Inserts keys and moves their names' buffers to `names`. Returns the first key that already exists and must not
+    /// be replaced.
     fn put_all(
         &mut self,
         number: usize,
@@ -613,7 +613,7 @@ impl Place<'_> {
         result
     }
 
-    /// Enters a key; false when it is there already and is not to be replaced.
+    /// Inserts a key. Returns false if it already exists and must not be replaced.
     fn put(&mut self, number: usize, hash: u64, pending: &mut Pending, replace: bool) -> bool {
         let (keyspace, access) = (self.keyspace, &self.access);
         let key = Key { bytes: &pending.key, hash };
@@ -623,7 +623,7 @@ impl Place<'_> {
             touch: false,
             lazy_expire: false,
             lazy_overwrite: false,
-            // Keys whose time came since the load began are as good as others.
+            // Keys that expired since the load began are treated like others.
             when_expired: WhenExpired::ImportSource,
             counters: &self.counters,
             effects: &mut self.effects,
@@ -648,7 +648,7 @@ impl Place<'_> {
         }
     }
 
-    /// Makes room for so many keys of a database.
+    /// Reserves space for this many keys of a database.
     fn reserve(&mut self, number: usize, keys: usize) {
         match &mut self.locking {
             Locking::Global(global) => global.reserve(number, keys),
@@ -660,7 +660,7 @@ impl Place<'_> {
         }
     }
 
-    /// Drops everything. The world is held.
+    /// Drops all data. The caller holds the global lock.
     fn flush(&mut self) {
         if let Locking::Global(global) = &mut self.locking {
             (0..self.keyspace.databases()).for_each(|number| _ = global.flush(number, false));
@@ -668,7 +668,7 @@ impl Place<'_> {
     }
 }
 
-/// The access clock of a key that was used like this, if that is what clocks tell.
+/// The access clock of a key with this usage, if the eviction policy uses clocks.
 fn clock(usage: Usage, access: &Access) -> Option<u32> {
     match usage {
         Usage::IdleSeconds(seconds) if !access.lfu => Some(access.idle_since(seconds)),
@@ -677,7 +677,7 @@ fn clock(usage: Usage, access: &Access) -> Option<u32> {
     }
 }
 
-/// How the settings have dumps read, without fields that expired before this time.
+/// The options for reading dumps under the current settings. Fields that expired before this time are skipped.
 fn read_options(core: &DurableCore, expired_before_ms: Option<i64>) -> ReadOptions {
     let settings = &core.runtime_config().commands;
     ReadOptions {

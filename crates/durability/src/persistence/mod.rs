@@ -1,17 +1,17 @@
-//! The data set as a file: dumps that are saved, in the foreground or behind the backs of the workers, and loaded.
+//! The data set as a file: dumps that are saved, in the foreground or in the background, and loaded.
 //!
-//! - [`form`]: what the data set is written as. [`save`]: the foreground save, with the world locked.
-//! - [`snapshots`]: one thread walks through a point-in-time [snapshot](kvick_store::snapshot) for whoever wants one;
-//!   workers hand it what they are about to change, and never touch a file. [`capture`]: what they hand over.
-//! - [`background`]: BGSAVE, which is a snapshot that goes to a file.
-//! - [`file`]: the file itself: written under a temporary name, synced bit by bit, put in place of the old one at the
-//!   end.
+//! - [`form`]: the format in which the data set is written. [`save`]: the foreground save, under the global lock.
+//! - [`snapshots`]: one thread walks through a point-in-time [snapshot](kvick_store::snapshot) for every consumer;
+//!   workers hand it the entries that they are about to change, and never write to a file. [`capture`]: what they hand
+//!   over.
+//! - [`background`]: BGSAVE, a snapshot that is written to a file.
+//! - [`file`]: the file itself: written under a temporary name, synced incrementally, renamed into place at the end.
 //! - [`schedule`]: save points.
-//! - [`load`]: reading a dump, at the start or for DEBUG RELOAD.
-//! - [`status`]: what all of these know of each other, and INFO shows.
+//! - [`load`]: reading a dump, at startup or for DEBUG RELOAD.
+//! - [`status`]: the state that these modules share, which INFO shows.
 //!
-//! **What always holds**: the file that was there stays until a complete new one takes its place. A save that was
-//! cancelled replaces nothing: its last step and the wish to cancel it exclude each other by the lock on the status.
+//! **Invariant**: the old file stays until a complete new one replaces it. A cancelled save replaces nothing: the
+//! status lock makes its last step and the cancellation mutually exclusive.
 
 pub mod background;
 pub mod capture;
@@ -37,34 +37,34 @@ use status::Status;
 use std::sync::OnceLock;
 use std::sync::mpsc::Sender;
 
-/// What a server knows of its dumps.
+/// A server's persistence state.
 #[derive(Default)]
 pub struct Persistence {
-    /// How far a load has come.
+    /// Progress of a load.
     pub loading: Loading,
     status: Mutex<Status>,
-    /// Where the snapshot thread takes its work from.
+    /// The queue of the snapshot thread.
     jobs: OnceLock<Sender<Job>>,
-    /// The files that are being written, under their temporary names.
+    /// Files being written, under their temporary names.
     temporary: file::Temporary,
 }
 
 impl Persistence {
-    /// What INFO shows.
+    /// The status that INFO shows.
     pub fn status(&self) -> Status {
         self.status.lock().clone()
     }
 
-    /// Asks the snapshot thread for something.
+    /// Sends a job to the snapshot thread.
     pub fn ask(&self, job: Job) {
-        // The thread lasts as long as the process; before it is there, whoever waits for an answer is told that none
-        // comes.
+        // The thread lives as long as the process. Before it has started, the job is dropped, which closes its answer
+        // channel.
         if let Some(jobs) = self.jobs.get() {
             let _ = jobs.send(job);
         }
     }
 
-    /// Takes note that a save in the foreground begins, unless there is one in the background.
+    /// Notes that a foreground save begins, unless a background save is running.
     pub fn begin_save(&self) -> Result<(), Busy> {
         let mut status = self.status.lock();
         if status.is_saving() {
@@ -74,42 +74,42 @@ impl Persistence {
         Ok(())
     }
 
-    /// Takes the data as it is for saved.
+    /// Marks the present data as saved.
     pub fn forget_changes(&self, core: &DurableCore) {
         self.status.lock().changes_saved = changes(core);
     }
 
-    /// Begins to count what CONFIG RESETSTAT resets anew.
+    /// Resets the counters that CONFIG RESETSTAT resets.
     pub fn reset_stats(&self) {
         self.status.lock().saves = 0;
     }
 
-    /// Ends saves that are under way and removes files that are not complete. For the end of the process: nothing is
-    /// saved after this.
+    /// Cancels running saves and removes incomplete files. Called when the process ends: nothing can be saved
+    /// afterwards.
     pub fn abandon(&self) {
         background::cancel(self);
         self.temporary.remove_all();
     }
 }
 
-/// All databases were flushed by `dirty` changes that no worker has counted yet: a background save of what was there
-/// comes to nothing, as does a dump for replicas, which ask for another one, and if the user wants dumps at all, what
-/// is there now is saved.
+/// FLUSHALL has dropped all databases, with `dirty` changes that no worker has counted yet. Cancels a running
+/// background save and a dump for replicas, which will request another one. If save points are configured, saves the
+/// present data.
 pub fn after_flushall(core: &'static DurableCore, global: &mut Locked, dirty: u64) {
     background::cancel(&core.persistence);
     snapshots::cancel(&core.persistence, snapshots::Purpose::Replicas);
     if !core.config.read(SAVE).points().is_empty() {
-        // The log has told why, if it failed; the flush is done all the same.
+        // A failure has been logged; the flush succeeds anyway.
         let _ = save::save(core, global, dirty);
     }
 }
 
-/// Changes made to the keyspace since the server began.
+/// Changes made to the keyspace since the server started.
 fn changes(core: &DurableCore) -> u64 {
     core.stats.iter().map(|stats| stats.dirty.get()).sum()
 }
 
-/// How access to keys is told in dumps, by these settings and at this time.
+/// How dumps encode the access information of keys, under these settings and at this time.
 fn access(values: &Values, now_ms: i64) -> Access {
     let mut access = Access::default();
     access.lfu = matches!(values.read(MAXMEMORY_POLICY), EvictionPolicy::AllkeysLfu | EvictionPolicy::VolatileLfu);

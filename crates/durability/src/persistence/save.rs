@@ -1,4 +1,4 @@
-//! Where dumps go, and the foreground save.
+//! The location of dumps, and the foreground save.
 
 use super::delay::Delay;
 use super::file::{self, DumpFile, SaveError, write_error};
@@ -13,38 +13,38 @@ use kvick_runtime::logging;
 use kvick_store::{Access, Counters, Db, Effects, Entry, Env, Locked, WhenExpired};
 use std::path::PathBuf;
 
-/// Where a data set is written to, read from the settings when that begins.
+/// Where a data set is written, read from the settings when the save begins.
 #[derive(Clone)]
 pub struct Place {
-    /// The folder.
+    /// The directory.
     pub folder: PathBuf,
-    /// The file in it, when it is complete.
+    /// The path of the complete file.
     pub path: PathBuf,
     sync_often: bool,
 }
 
 impl Place {
-    /// The place of dumps.
+    /// The location of dumps.
     pub fn new(core: &DurableCore) -> Place {
         let values = core.config.values();
         let path = values.read(DIR).resolve(&values.read(DBFILENAME));
         Place::of(core, path, RDB_SAVE_INCREMENTAL_FSYNC)
     }
 
-    /// A place in the server's folder. This setting says whether the file is synced bit by bit.
+    /// A location in the server's directory. `sync_often` is the setting that enables incremental syncs.
     pub fn of(core: &DurableCore, path: PathBuf, sync_often: Key<bool>) -> Place {
         let values = core.config.values();
         Place { folder: values.read(DIR).path().into(), path, sync_often: values.read(sync_often) }
     }
 
-    /// Creates the file, under this name until it is complete.
+    /// Creates the file under this temporary name.
     pub fn create(&self, core: &'static DurableCore, name: &str) -> Result<DumpFile, SaveError> {
         core.persistence.temporary.create(&self.folder, name, self.sync_often)
     }
 }
 
-/// Saves the data set while the world is held. `uncounted` changes were made that no worker has counted yet. On an
-/// error the log has told why. A background save that is under way comes to nothing: its dump would be the older one.
+/// Saves the data set while the caller holds the global lock. `uncounted` changes have not been counted by a worker
+/// yet. Errors have been logged. A running background save is cancelled: its dump would be older.
 pub fn save(core: &'static DurableCore, global: &mut Locked, uncounted: u64) -> Result<(), SaveError> {
     background::cancel(&core.persistence);
     let place = Place::new(core);
@@ -60,7 +60,7 @@ pub fn save(core: &'static DurableCore, global: &mut Locked, uncounted: u64) -> 
     Ok(())
 }
 
-/// Writes the data set, while the world is held, to a file that still has a temporary name.
+/// Writes the data set to a file that still has a temporary name, while the caller holds the global lock.
 pub fn write(
     core: &'static DurableCore,
     global: &mut Locked,
@@ -96,7 +96,7 @@ pub fn write(
     Ok(file)
 }
 
-/// Calls `visit` with every entry of a database, also those whose time has come: whoever loads them decides.
+/// Calls `visit` with every entry of a database, including expired ones: the loader decides about them.
 fn for_each(global: &mut Locked, number: usize, visit: impl FnMut(Entry<'_>)) {
     let env = Env {
         now_ms: now_s() * 1000,

@@ -1,4 +1,4 @@
-//! Save points: background saves that begin by themselves.
+//! Save points: background saves that start automatically.
 
 use super::status::Status;
 use super::{background, changes, now_s};
@@ -8,10 +8,10 @@ use kvick_config::tables::persistence::SAVE;
 use kvick_core::admission::Reasons;
 use kvick_runtime::logging;
 
-/// After a failure, so many seconds pass before the next try.
+/// Seconds between a failed save and the next attempt.
 const RETRY_S: i64 = 5;
 
-/// Begins a save if one is due. Called from time to time by a worker that is in no batch.
+/// Starts a save if one is due. A worker calls this periodically, outside of a batch.
 pub fn tick(core: &'static DurableCore) {
     if core.admission.has(Reasons::LOADING | Reasons::ENDING) {
         return;
@@ -29,7 +29,7 @@ pub fn tick(core: &'static DurableCore) {
     if due.is_some() || status.scheduled {
         let mut global = core.keyspace.lock_global();
         if !core.admission.has(Reasons::LOADING) {
-            // Somebody else may have begun one just now, which is as good.
+            // Another thread may have started one in the meantime, which is fine.
             let _ = background::begin(core, &mut global);
         }
     }

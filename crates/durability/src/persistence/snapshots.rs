@@ -1,17 +1,17 @@
-//! Point-in-time snapshots for whoever wants the data set as bytes: background saves, the base of the append-only file,
-//! replicas.
+//! Point-in-time snapshots for every consumer of the data set as bytes: background saves, the base of the append-only
+//! file, replicas.
 //!
-//! [`begin`] takes a [snapshot](kvick_store::snapshot) under the world lock and hands its walk to the snapshot thread,
-//! of which there is one as long as the process lives. The thread captures entries step by step; what a worker is about
-//! to change it captures itself, as bytes, and goes on. The thread passes all bytes on to the [`Destination`]s of the
-//! [`Request`]. The moment that the snapshot is of is an offset of the write log, the one at which it stands while the
-//! world is held: what is appended from there on is what the snapshot does not hold.
+//! [`begin`] takes a [snapshot](kvick_store::snapshot) under the global lock and hands its walk to the snapshot thread,
+//! which lives as long as the process. The thread captures entries step by step. A worker captures an entry itself, as
+//! bytes, before it changes it, and goes on. The thread passes all bytes on to the [`Destination`]s of the [`Request`].
+//! The snapshot's point in time is an offset of the write log: the log's end while the global lock is held. The
+//! snapshot does not include anything appended after that.
 //!
-//! One snapshot is under way at a time. Those who want the same one, of the same moment and in the same [`Form`], ask
-//! for it with one request that has several destinations; others are told [`Busy`] and ask again when it is over. A
-//! destination that fails is left out from there on, and the snapshot ends when none is left.
+//! Only one snapshot runs at a time. Consumers that want the same point in time and the same [`Form`] share one request
+//! with several destinations; others receive [`Busy`] and retry when it is over. A destination that fails is dropped,
+//! and the snapshot ends when none is left.
 //!
-//! The thread also loads the data set at the start, so that it is the one participant in the world lock besides the
+//! The thread also loads the data set at startup, so that it is the only participant in the global lock besides the
 //! workers.
 
 use super::capture::{Captured, Databases, Handle, Progress, WALKS};
@@ -34,42 +34,42 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 
-/// What a snapshot is for.
+/// The purpose of a snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
     /// BGSAVE and save points.
     Save,
     /// The base of the append-only file.
     AofBase,
-    /// What replicas begin with.
+    /// The initial data of replicas.
     Replicas,
 }
 
-/// Where the bytes of a snapshot go. The snapshot thread calls all of this, in the order in which it stands here; what
-/// takes long keeps nobody waiting but other destinations.
+/// Consumes the bytes of a snapshot. The snapshot thread calls these methods in the order of their declaration; a slow
+/// call delays only other destinations.
 pub trait Destination: Send {
-    /// Gets ready for the first bytes.
+    /// Prepares for the first bytes.
     fn open(&mut self) -> Result<(), SaveError>;
 
-    /// Takes the next bytes.
+    /// Consumes the next bytes.
     fn write(&mut self, bytes: &[u8]) -> io::Result<()>;
 
-    /// There are no more: all was written, or it came to an end for a reason, perhaps before it was opened. What is
-    /// returned is what became of it, and was logged if it is the destination's own failure.
+    /// Ends the output: all bytes were written, or the snapshot failed, perhaps before `open`. Returns the final
+    /// outcome; the destination has logged errors of its own.
     fn finish(self: Box<Self>, outcome: Result<(), SaveError>) -> Result<(), SaveError>;
 }
 
-/// What somebody wants.
+/// A request for a snapshot.
 pub struct Request {
-    /// What for.
+    /// Its purpose.
     pub purpose: Purpose,
-    /// As what.
+    /// Its format.
     pub form: Form,
-    /// Where to: at least one.
+    /// Its destinations: at least one.
     pub destinations: Vec<Box<dyn Destination>>,
 }
 
-/// A snapshot is under way, for this purpose.
+/// Another snapshot is running, for this purpose.
 #[derive(Debug)]
 pub struct Busy(pub Purpose);
 
@@ -85,20 +85,20 @@ impl From<Busy> for Error {
     }
 }
 
-/// What the snapshot thread is asked for.
+/// A job of the snapshot thread.
 pub enum Job {
-    /// Load the data set; the answer is how that went, `None` when there is none.
+    /// Load the data set; the answer is the outcome, `None` if no file exists.
     Load(mpsc::Sender<Result<Option<load::Report>, LoadError>>),
-    /// Walk through the snapshot that this began.
+    /// Walk through the snapshot that has begun.
     Walk(Box<Begun>),
 }
 
-/// A snapshot that begins.
+/// A snapshot that has begun.
 pub struct Begun {
     walk: Walk,
     captured: Arc<Captured>,
     request: Request,
-    /// Keys, and keys that expire, by database.
+    /// Per database: the number of keys, and of keys with an expiry.
     sizes: Vec<(u64, u64)>,
 }
 
@@ -112,18 +112,18 @@ pub fn start(core: &'static DurableCore) -> io::Result<()> {
         WALKS.set(true);
         for job in jobs {
             match job {
-                // Whoever asked waits for the answer.
+                // The requester waits for the answer.
                 Job::Load(answer) => _ = answer.send(load::load_own(core, participant)),
                 Job::Walk(begun) => run(core, participant, *begun),
             }
         }
     })?;
-    // A second call would be a mistake of the caller alone; the first thread stays.
+    // Only a bug would call this twice; the first thread stays.
     let _ = core.persistence.jobs.set(sender);
     Ok(())
 }
 
-/// Begins a snapshot of the data set as it is now; the offset of the write log that it is of.
+/// Begins a snapshot of the present data set. Returns its offset in the write log.
 pub fn begin(core: &'static DurableCore, global: &mut Locked, request: Request) -> Result<u64, Busy> {
     let (persistence, keyspace) = (&core.persistence, core.keyspace);
     let mut status = persistence.status.lock();
@@ -150,8 +150,8 @@ pub fn begin(core: &'static DurableCore, global: &mut Locked, request: Request) 
     Ok(offset)
 }
 
-/// Has what is under way for this purpose, if anything, come to nothing; whether there was something. Its bytes will
-/// not take the place of others when this has returned.
+/// Cancels the running snapshot for this purpose, if any, and returns whether one was running. After the return its
+/// output cannot replace an existing file.
 pub fn cancel(persistence: &Persistence, purpose: Purpose) -> bool {
     let mut status = persistence.status.lock();
     let running = status.running.as_mut().filter(|running| running.purpose == purpose && !running.is_cancelled);
@@ -162,7 +162,7 @@ pub fn cancel(persistence: &Persistence, purpose: Purpose) -> bool {
     cancelled.is_some()
 }
 
-/// A base of the append-only file is wanted as soon as nothing else is under way, or no longer.
+/// Requests a base of the append-only file as soon as no other snapshot runs, or withdraws the request.
 pub fn base_is_wanted(persistence: &Persistence, is_wanted: bool) {
     let mut status = persistence.status.lock();
     match is_wanted {
@@ -171,8 +171,8 @@ pub fn base_is_wanted(persistence: &Persistence, is_wanted: bool) {
     }
 }
 
-/// The base that a snapshot was for has taken its place: the snapshot is over for everybody who learns of that. Called
-/// by the base's destination while it finishes.
+/// Notes that the base has been installed, which ends the snapshot for all observers. The base's destination calls this
+/// while it finishes.
 pub fn base_installed(persistence: &Persistence) {
     let mut status = persistence.status.lock();
     if status.running_for(Purpose::AofBase).is_some() {
@@ -180,19 +180,19 @@ pub fn base_installed(persistence: &Persistence) {
     }
 }
 
-/// Walks through a snapshot, and takes note of how that went.
+/// Walks through a snapshot and records the outcome.
 fn run(core: &'static DurableCore, participant: Participant, mut begun: Begun) {
     let mut fan = Fan(std::mem::take(&mut begun.request.destinations).into_iter().map(Branch::new).collect());
     let outcome = write(core, participant, &mut begun, &mut fan);
     if outcome.is_err() {
-        // Partitions are part of the snapshot until the walk has passed.
+        // Partitions belong to the snapshot until the walk has passed them.
         begun.walk.snapshot().cancel();
         while begun.walk.step(participant) {}
     }
     let outcome = fan.finish(outcome);
     let mut status = core.persistence.status.lock();
     if !status.running.as_ref().is_some_and(|running| Arc::ptr_eq(&running.snapshot, begun.walk.snapshot())) {
-        // Its end was noted, and another one may have begun.
+        // The end has been recorded, and another snapshot may have begun.
         return;
     }
     let Some(running) = status.snapshot_ended() else { return };
@@ -231,7 +231,7 @@ fn write(
     Ok(())
 }
 
-/// Passes the same bytes on to several destinations.
+/// Copies the bytes to several destinations.
 struct Fan(Vec<Branch>);
 
 struct Branch {
@@ -253,12 +253,12 @@ impl Fan {
         self.check()
     }
 
-    /// Whether a destination is left.
+    /// Fails if no destination is left.
     fn check(&self) -> Result<(), SaveError> {
         if self.0.iter().all(|branch| branch.failure.is_some()) { Err(SaveError::Cancelled) } else { Ok(()) }
     }
 
-    /// Ends all; well if one of them has got everything, otherwise why the first has not.
+    /// Finishes all destinations. Succeeds if one of them received everything, otherwise returns the first error.
     fn finish(self, outcome: Result<(), SaveError>) -> Result<(), SaveError> {
         let mut last = Err(SaveError::Cancelled);
         for branch in self.0.into_iter().rev() {
@@ -295,7 +295,7 @@ mod tests {
     use super::*;
     use parking_lot::Mutex;
 
-    /// Takes so many bytes, and tells how it ended.
+    /// Accepts a limited number of bytes, and reports the outcome.
     struct Limited {
         room: usize,
         told: Arc<Mutex<Vec<(usize, bool)>>>,

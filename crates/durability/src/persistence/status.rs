@@ -1,4 +1,4 @@
-//! What is known of the saves that were and of the one that is under way.
+//! The status of past saves and of the running snapshot.
 
 use super::capture::Progress;
 use super::file::SaveError;
@@ -11,48 +11,48 @@ use std::sync::atomic::Ordering;
 /// See the module's documentation. Times are Unix times in seconds.
 #[derive(Clone)]
 pub struct Status {
-    /// When the data set was last saved; before the first time, when the server began.
+    /// When the data set was last saved; initially, when the server started.
     pub last_save_s: i64,
-    /// Whether the last save that ended by itself went well.
+    /// Whether the last save that was not cancelled succeeded.
     pub last_ok: bool,
-    /// When a background save was last begun; 0 before the first.
+    /// When the last background save began; 0 before the first.
     pub last_try_s: i64,
-    /// Seconds that the last background save took; -1 before the first.
+    /// Duration of the last background save in seconds; -1 before the first.
     pub last_duration_s: i64,
-    /// Memory of what writers captured for the last background save, in bytes.
+    /// Memory used for entries that writers captured for the last background save, in bytes.
     pub last_captured_bytes: u64,
-    /// Saves that were begun.
+    /// Saves begun.
     pub saves: u64,
-    /// Changes made to the keyspace, counted from the start, that the last save holds.
+    /// The number of keyspace changes since startup that the last save includes.
     pub changes_saved: u64,
-    /// Whether a background save is to begin as soon as possible.
+    /// Whether a background save will begin as soon as possible.
     pub scheduled: bool,
-    /// Memory of what writers captured for the last rewrite of the append-only file, in bytes.
+    /// Memory used for entries that writers captured for the last rewrite of the append-only file, in bytes.
     pub last_rewrite_captured_bytes: u64,
-    /// Snapshots that were begun, for whatever purpose.
+    /// Snapshots begun, for any purpose.
     pub snapshots: u64,
-    /// What begins as soon as the snapshot that was cancelled has ended: users are told that it is under way.
+    /// The snapshot that begins as soon as the cancelled one has ended: clients already see it as running.
     pub(super) next: Option<Purpose>,
-    /// The snapshot that is under way: no other begins meanwhile, though it may have been cancelled.
+    /// The running snapshot. No other can begin meanwhile, even if this one was cancelled.
     pub running: Option<Running>,
 }
 
-/// A snapshot under way.
+/// A running snapshot.
 #[derive(Clone)]
 pub struct Running {
-    /// What it is for.
+    /// Its purpose.
     pub purpose: Purpose,
     /// The snapshot itself.
     pub snapshot: Arc<Snapshot>,
-    /// Whether somebody called it off.
+    /// Whether it was cancelled.
     pub is_cancelled: bool,
-    /// How far it is.
+    /// Its progress.
     pub progress: Arc<Progress>,
     /// When it began.
     pub started_s: i64,
     /// Changes made before it began.
     pub changes: u64,
-    /// Keys that it holds.
+    /// The number of keys in it.
     pub keys: u64,
 }
 
@@ -76,58 +76,57 @@ impl Default for Status {
 }
 
 impl Running {
-    /// Memory of what writers captured so far, in bytes.
+    /// Memory used for entries that writers captured so far, in bytes.
     pub fn captured_bytes(&self) -> u64 {
         self.progress.captured_bytes.load(Ordering::Relaxed)
     }
 }
 
 impl Status {
-    /// What is under way and will come to something. The walk of a snapshot that was cancelled goes on to its end all
-    /// the same.
+    /// The running snapshot, unless it was cancelled. The walk of a cancelled snapshot still runs to its end.
     pub fn active(&self) -> Option<&Running> {
         self.running.as_ref().filter(|running| !running.is_cancelled)
     }
 
-    /// What is under way for this purpose.
+    /// The active snapshot for this purpose.
     pub fn running_for(&self, purpose: Purpose) -> Option<&Running> {
         self.active().filter(|running| running.purpose == purpose)
     }
 
-    /// Whether what is under way was cancelled, and others can begin in a moment.
+    /// Whether the running snapshot was cancelled, so that another can begin soon.
     pub fn is_ending(&self) -> bool {
         self.running.is_some() && self.active().is_none()
     }
 
-    /// A snapshot for this was asked for, and begins as soon as nothing else is under way.
+    /// Schedules a snapshot for this purpose, to begin as soon as no other runs.
     pub(super) fn scheduled_for(&mut self, purpose: Purpose) {
         if self.is_ending() {
             self.next = Some(purpose);
         }
     }
 
-    /// It is wanted no longer.
+    /// Withdraws a scheduled snapshot.
     pub(super) fn unscheduled_for(&mut self, purpose: Purpose) {
         self.next = self.next.filter(|next| *next != purpose);
     }
 
-    /// Whether a dump is being written, or is about to be: a save that was called off counts until its file is gone.
+    /// Whether a dump is being written or will be soon. A cancelled save counts until its file is gone.
     pub fn writes_dump(&self) -> bool {
         let running = self.running.as_ref().map(|running| running.purpose);
         running.is_some_and(|purpose| purpose != Purpose::AofBase) || self.next == Some(Purpose::Save)
     }
 
-    /// Whether a base of the append-only file is being written, or is about to be.
+    /// Whether a base of the append-only file is being written or will be soon.
     pub fn writes_base(&self) -> bool {
         self.running_for(Purpose::AofBase).is_some() || self.next == Some(Purpose::AofBase)
     }
 
-    /// Whether a background save is under way.
+    /// Whether a background save is running.
     pub fn is_saving(&self) -> bool {
         self.running_for(Purpose::Save).is_some()
     }
 
-    /// A snapshot begins.
+    /// Records that a snapshot begins.
     pub(super) fn began(&mut self, running: Running) {
         self.snapshots += 1;
         self.unscheduled_for(running.purpose);
@@ -139,7 +138,7 @@ impl Status {
         self.running = Some(running);
     }
 
-    /// The snapshot that is under way is over.
+    /// Records that the running snapshot has ended, and returns it.
     pub(super) fn snapshot_ended(&mut self) -> Option<Running> {
         let running = self.running.take()?;
         if running.purpose == Purpose::AofBase {
@@ -148,7 +147,7 @@ impl Status {
         Some(running)
     }
 
-    /// A background save is over; whether it went well, unless somebody called it off.
+    /// Records that a background save has ended, and whether it succeeded, unless it was cancelled.
     pub(super) fn save_ended(&mut self, running: &Running, outcome: &Result<(), SaveError>) -> Option<bool> {
         self.last_duration_s = super::now_s() - running.started_s;
         self.last_captured_bytes = running.captured_bytes();
@@ -170,7 +169,7 @@ impl Status {
         }
     }
 
-    /// The data set was saved, with the first `changes` changes.
+    /// Records that the data set was saved, with the first `changes` changes.
     pub(super) fn saved(&mut self, changes: u64) {
         self.changes_saved = changes;
         self.last_save_s = super::now_s();

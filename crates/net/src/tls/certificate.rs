@@ -1,4 +1,4 @@
-//! What the server reads in certificates itself: serial numbers and ends, for INFO, and the names of users.
+//! Fields that the server reads from certificates itself: serial number and expiry, for INFO, and user names.
 
 use x509_cert::Certificate;
 use x509_cert::der::Decode;
@@ -9,34 +9,34 @@ use x509_cert::ext::pkix::name::GeneralName;
 /// The attribute of a name that is its common name: id-at-commonName of X.520.
 const COMMON_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.3");
 
-/// What INFO tells of a certificate.
+/// The fields of a certificate in INFO.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// Its serial number in hexadecimal digits.
     pub serial: String,
-    /// Unix time in seconds at which it ends.
+    /// Expiry, as Unix time in seconds.
     pub expires: i64,
 }
 
 impl Summary {
-    /// Of a certificate in DER; `None` if it is none.
+    /// Parses a certificate in DER; `None` if it is invalid.
     pub fn of(der: &[u8]) -> Option<Self> {
         let certificate = Certificate::from_der(der).ok()?;
         let body = certificate.tbs_certificate();
         let digits: String = body.serial_number().as_bytes().iter().map(|byte| format!("{byte:02X}")).collect();
-        // A leading zero byte is there for the sign alone.
+        // A leading zero byte only marks the number as positive.
         let serial = digits.strip_prefix("00").filter(|rest| !rest.is_empty()).unwrap_or(&digits).to_string();
         let expires = body.validity().not_after.to_unix_duration().as_secs();
         Some(Summary { serial, expires: i64::try_from(expires).unwrap_or(i64::MAX) })
     }
 
-    /// The one that ends first.
+    /// The certificate that expires first.
     pub fn earliest<'a>(certificates: impl IntoIterator<Item = &'a [u8]>) -> Option<Self> {
         certificates.into_iter().filter_map(Summary::of).min_by_key(|summary| summary.expires)
     }
 }
 
-/// The common name of a certificate's subject, as it stands there, whatever bytes it has.
+/// The common name of a certificate's subject, as raw bytes.
 pub fn common_name(der: &[u8]) -> Option<Vec<u8>> {
     let certificate = Certificate::from_der(der).ok()?;
     let mut attributes = certificate.tbs_certificate().subject().iter();
@@ -44,8 +44,7 @@ pub fn common_name(der: &[u8]) -> Option<Vec<u8>> {
     (!name.is_empty()).then_some(name)
 }
 
-/// The URIs among the alternative names of a certificate's subject, in their order, without those that hold a zero
-/// byte.
+/// The URIs among the subject's alternative names, in order, without those that contain a zero byte.
 pub fn uris(der: &[u8]) -> Vec<Vec<u8>> {
     let Ok(certificate) = Certificate::from_der(der) else { return Vec::new() };
     let Ok(Some((_, names))) = certificate.tbs_certificate().get_extension::<SubjectAltName>() else {

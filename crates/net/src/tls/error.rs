@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-/// Why TLS cannot be set up, in words for the log.
+/// The reason why TLS cannot be set up, for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsError(String);
 
 impl TlsError {
-    /// An error in these words.
+    /// An error with this text.
     pub fn new(words: impl Into<String>) -> Self {
         TlsError(words.into())
     }

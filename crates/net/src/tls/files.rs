@@ -1,7 +1,7 @@
-//! The files that the settings name: reading them, and what stands in them.
+//! The files that the settings name, and their parsing.
 //!
-//! All are PEM. A key may be PKCS#8, also encrypted, or the older forms of RSA and of elliptic curves without
-//! encryption.
+//! All are PEM. A key may be PKCS#8, encrypted or not, or an unencrypted key in the older RSA or elliptic curve
+//! formats.
 
 use super::error::TlsError;
 use super::settings::{Identity, Settings};
@@ -12,13 +12,13 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use sha1::{Digest, Sha1};
 use std::path::{Path, PathBuf};
 
-/// What is read at once, so that certificates and keys belong together.
+/// Files read together, so that certificates and keys match.
 pub struct Files {
     /// For the server's side of connections.
     pub server: IdentityFiles,
-    /// For the client's side, if it has others.
+    /// For the client's side, if configured separately.
     pub client: Option<IdentityFiles>,
-    /// Certificates that are trusted: the file's, and then those of the folder.
+    /// Trusted certificates: those of the file, then those of the directory.
     pub authorities: Vec<(PathBuf, Vec<u8>)>,
 }
 
@@ -29,7 +29,7 @@ pub struct IdentityFiles {
 }
 
 impl Files {
-    /// Reads what `settings` name.
+    /// Reads the files that `settings` name.
     pub fn read(settings: &Settings) -> Result<Self, TlsError> {
         let mut authorities = Vec::new();
         if let Some(path) = &settings.ca_file {
@@ -45,7 +45,7 @@ impl Files {
         })
     }
 
-    /// Tells other contents from these.
+    /// A hash of the contents, to detect changes.
     pub fn fingerprint(&self) -> [u8; 20] {
         let identities = [Some(&self.server), self.client.as_ref()];
         let own = identities.into_iter().flatten().flat_map(|files| [&files.certificates, &files.key]);
@@ -71,7 +71,7 @@ impl IdentityFiles {
         })
     }
 
-    /// The chain of certificates; it has one at least.
+    /// The certificate chain, with at least one certificate.
     pub fn chain(&self) -> Result<Vec<CertificateDer<'static>>, TlsError> {
         let (path, bytes) = &self.certificates;
         let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(bytes).collect();
@@ -95,7 +95,7 @@ impl IdentityFiles {
         key.map_err(|reason| failed("Failed to load private key", path, &reason))
     }
 
-    /// The file that the key stands in.
+    /// The path of the key file.
     pub fn key_path(&self) -> &Path {
         &self.key.0
     }
@@ -104,14 +104,14 @@ impl IdentityFiles {
 const ENCRYPTED_BEGIN: &str = "-----BEGIN ENCRYPTED PRIVATE KEY-----";
 const ENCRYPTED_END: &str = "-----END ENCRYPTED PRIVATE KEY-----";
 
-/// The part of a file that is an encrypted key in the form of PKCS#8.
+/// The encrypted PKCS#8 key in a file.
 fn encrypted_key(bytes: &[u8]) -> Option<&str> {
     let text = std::str::from_utf8(bytes).ok()?;
     let from = &text[text.find(ENCRYPTED_BEGIN)?..];
     Some(&from[..from.find(ENCRYPTED_END)? + ENCRYPTED_END.len()])
 }
 
-/// Whether there is a header in the text form, as before PKCS#8.
+/// Whether a PEM header marks the key as encrypted in the format before PKCS#8.
 fn is_encrypted_in_the_old_way(bytes: &[u8]) -> bool {
     const HEADER: &[u8] = b"Proc-Type: 4,ENCRYPTED";
     bytes.windows(HEADER.len()).any(|window| window == HEADER)
@@ -136,8 +136,8 @@ fn failed(what: &str, path: &Path, reason: &str) -> TlsError {
     TlsError::new(format!("{what}: {}: {reason}", path.display()))
 }
 
-/// Reads the files of a folder that `openssl rehash` or `c_rehash` has prepared: those named by eight hexadecimal
-/// digits, a point and a number, as OpenSSL trusts no others.
+/// Reads the files of a directory prepared by `openssl rehash` or `c_rehash`: those named by eight hexadecimal digits,
+/// a dot and a number. OpenSSL ignores others too.
 fn read_folder(folder: &Path, found: &mut Vec<(PathBuf, Vec<u8>)>) -> Result<(), TlsError> {
     let unreadable = |error: std::io::Error| {
         failed("Failed to configure CA certificate(s) file/directory", folder, &error.to_string())
@@ -150,7 +150,7 @@ fn read_folder(folder: &Path, found: &mut Vec<(PathBuf, Vec<u8>)>) -> Result<(),
         }
     }
     paths.sort();
-    // One that cannot be read is trusted as little as one that is not there.
+    // An unreadable file is ignored, like a missing one.
     found.extend(paths.into_iter().filter_map(|path| Some((path.clone(), std::fs::read(&path).ok()?))));
     Ok(())
 }
@@ -170,8 +170,8 @@ mod tests {
         IdentityFiles { certificates: ("cert".into(), Vec::new()), key: ("key".into(), bytes.to_vec()) }
     }
 
-    /// A key that protects nothing: `openssl genpkey -algorithm ed25519`, and the same encrypted with
-    /// `openssl pkcs8 -topk8 -passout pass:1234`.
+    /// A test key: `openssl genpkey -algorithm ed25519`, and the same encrypted with `openssl pkcs8 -topk8 -passout
+    /// pass:1234`.
     const PLAIN: &str = include_str!("testdata/plain.key");
     const ENCRYPTED: &str = include_str!("testdata/encrypted.key");
 

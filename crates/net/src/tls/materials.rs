@@ -1,4 +1,4 @@
-//! What the settings and their files amount to, ready for connections.
+//! TLS materials: the settings and the contents of their files, ready for connections.
 
 use super::certificate::Summary;
 use super::error::TlsError;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 /// See the module's documentation.
 pub struct Materials {
-    /// What they were made of.
+    /// The settings that they were made from.
     pub settings: Settings,
     /// For the server's side of connections.
     pub acceptor: Arc<ServerConfig>,
@@ -27,28 +27,28 @@ pub struct Materials {
     pub connector: Arc<ClientConfig>,
     /// The certificate of the server's side.
     pub server: Option<Summary>,
-    /// The one of the client's side, if it is another.
+    /// The certificate of the client's side, if it is a different one.
     pub client: Option<Summary>,
-    /// The first of the trusted ones to end.
+    /// The trusted certificate that expires first.
     pub authorities: Option<Summary>,
-    /// Tells other files from those that it was made of.
+    /// A hash of the files that they were made from.
     pub fingerprint: [u8; 20],
 }
 
-/// An identity that was put together.
+/// An assembled identity.
 struct Shown {
     key: Arc<SingleCertAndKey>,
     summary: Option<Summary>,
 }
 
 impl Materials {
-    /// Reads the files and puts all together.
+    /// Reads the files and makes the materials.
     pub fn make(settings: Settings) -> Result<Self, TlsError> {
         let files = Files::read(&settings)?;
         Materials::of(settings, &files)
     }
 
-    /// Puts together what was read.
+    /// Makes the materials from files already read.
     pub fn of(settings: Settings, files: &Files) -> Result<Self, TlsError> {
         let has_authorities = settings.ca_file.is_some() || settings.ca_dir.is_some();
         if (settings.auth_clients != TlsAuthClients::No || settings.connects) && !has_authorities {
@@ -75,7 +75,7 @@ impl Materials {
     }
 }
 
-/// The authorities, and the first of them to end. What is no certificate is passed over.
+/// The authorities, and the one that expires first. Invalid certificates are ignored.
 fn trusted(files: &Files) -> (Arc<RootCertStore>, Option<Summary>) {
     let all = files.authorities.iter().flat_map(|(_, bytes)| CertificateDer::pem_slice_iter(bytes));
     let certificates: Vec<CertificateDer<'static>> = all.filter_map(Result::ok).collect();
@@ -92,7 +92,7 @@ fn shown(provider: &CryptoProvider, files: &IdentityFiles, identity: &Identity) 
     let summary = Summary::of(&chain[0]);
     let key = files.key(identity.passphrase.as_deref())?;
     let key = CertifiedKey::new(chain, provider.key_provider.load_private_key(key).map_err(failed)?);
-    // A certificate of the first version, which `rustls` does not read, may be shown all the same.
+    // `rustls` does not parse version 1 certificates; the server may still present one.
     if let Err(error @ Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) = key.keys_match() {
         return Err(failed(error));
     }
@@ -118,7 +118,7 @@ fn acceptor(
         Some(limits) => Arc::new(Sessions::new(limits)) as Arc<dyn StoresServerSessions>,
         None => Arc::new(NoServerSessionStorage {}),
     };
-    // A client that resumes a session gets the next ticket with it.
+    // A client that resumes a session receives its next ticket.
     config.send_tls13_tickets = usize::from(settings.sessions.is_some());
     Ok(config)
 }
@@ -148,7 +148,7 @@ fn connector(
     Ok(builder.dangerous().with_custom_certificate_verifier(verifier).with_client_cert_resolver(key))
 }
 
-/// The versions and the suites do not go together.
+/// The versions and the suites are incompatible.
 fn unfit(error: Error) -> TlsError {
     TlsError::new(format!("Failed to configure TLS: {error}"))
 }

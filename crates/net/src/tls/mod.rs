@@ -1,14 +1,14 @@
-//! TLS, for connections of clients and for those that the server makes itself.
+//! TLS, for client connections and for the server's own outgoing connections.
 //!
 //! ```text
 //! settings --> materials --> server side: listen, stream  (connections of the workers)
-//! (what the    (keys, chains,        |
-//!  tls-* say)   trust, suites)       +-> client side: outgoing  (MIGRATE and replicas, on threads that may wait)
+//! (the tls-*   (keys, chains,        |
+//!  directives)  trust, suites)       +-> client side: outgoing  (MIGRATE and replicas, on blocking threads)
 //! ```
 //!
-//! [`Settings`] are what the configuration says, [`Materials`] what was made of that and of the files it names. They
-//! are made at the start, by CONFIG SET and by [`reload`], as a whole: new connections take those that are in effect,
-//! and connections that are there keep theirs. What cannot be made changes nothing.
+//! [`Settings`] hold the configuration, [`Materials`] the result of reading the files that it names. Materials are made
+//! at startup, by CONFIG SET and by [`reload`], and replaced as a whole: new connections use the current materials,
+//! existing connections keep theirs. If making them fails, nothing changes.
 //!
 //! The protocol is `rustls` with the cryptography of `ring`: TLS 1.2 and 1.3 with forward secrecy and authenticated
 //! encryption, and nothing older.
@@ -35,16 +35,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-/// What the server has for TLS.
+/// The server's TLS state.
 pub struct Tls {
-    /// What new connections take; `None` while nothing needs TLS.
+    /// The materials for new connections; `None` while TLS is not used.
     materials: RwLock<Option<Arc<Materials>>>,
-    /// Held while other materials are made, so that the last wish prevails.
+    /// Held while new materials are made, so that the last change prevails.
     changing: Mutex<()>,
     started: Instant,
-    /// Milliseconds after `started` at which files were looked at last.
+    /// Milliseconds after `started` of the last check of the files.
     looked_ms: AtomicU64,
-    /// Whether a thread is looking at the files.
+    /// Whether a thread is checking the files.
     reloading: AtomicBool,
 }
 
@@ -61,8 +61,8 @@ impl Default for Tls {
 }
 
 impl Tls {
-    /// Reads the files that `values` name and has new connections use them; or forgets what there was, if nothing needs
-    /// TLS any more. Errors are told in the log, and change nothing.
+    /// Reads the files that `values` name and makes new connections use them; drops the materials if TLS is not used
+    /// any more. Errors are logged, and change nothing.
     pub fn configure(&self, values: &Values) -> Result<(), TlsError> {
         let _changing = self.changing.lock();
         let settings = Settings::read(values);
@@ -78,7 +78,7 @@ impl Tls {
         Ok(())
     }
 
-    /// What new connections take.
+    /// The materials for new connections.
     pub fn materials(&self) -> Option<Arc<Materials>> {
         self.materials.read().clone()
     }

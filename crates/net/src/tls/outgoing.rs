@@ -1,7 +1,6 @@
-//! Connections that the server makes itself: plain or with TLS, for threads that may wait.
+//! Outgoing connections, plain or with TLS, for blocking threads.
 //!
-//! Whoever connects makes the TCP connection, with the time limits that it wants to have on each read and write, and
-//! the handshake comes under them too.
+//! The caller makes the TCP connection and sets its read and write timeouts, which also apply to the handshake.
 
 use super::Materials;
 use rustls::pki_types::ServerName;
@@ -9,7 +8,7 @@ use rustls::{ClientConnection, StreamOwned};
 use std::io::{self, BufReader, Read, Write};
 use std::net::TcpStream;
 
-/// Bytes of ciphertext read at once. The library asks for fewer than a record has.
+/// Bytes of ciphertext per read. The library itself requests less than a record.
 const READ: usize = 64 * 1024;
 
 /// A connection to another server.
@@ -20,7 +19,7 @@ pub enum Channel {
     Tls(Box<StreamOwned<ClientConnection, Buffered>>),
 }
 
-/// A socket that is read in large pieces.
+/// A socket with a large read buffer.
 pub struct Buffered(BufReader<TcpStream>);
 
 impl Read for Buffered {
@@ -40,13 +39,12 @@ impl Write for Buffered {
 }
 
 impl Channel {
-    /// Shakes hands over `stream`, which leads to `host`: as the client, and with the certificate for that. The other
-    /// end's certificate must come from an authority that is trusted.
+    /// Performs the client's side of the handshake over `stream`, which is connected to `host`, with the client
+    /// certificate. The peer's certificate must come from a trusted authority.
     pub fn encrypted(stream: TcpStream, host: &str, materials: &Materials) -> io::Result<Self> {
         let name = match ServerName::try_from(host.to_owned()) {
             Ok(name) => name,
-            // Some names of hosts are none for certificates; nothing is checked against it, but it is shown if it is
-            // one.
+            // Some host names are invalid as certificate names. The name is not verified; it is sent as SNI if valid.
             Err(_) => ServerName::IpAddress(stream.peer_addr()?.ip().into()),
         };
         let mut tls = ClientConnection::new(materials.connector.clone(), name).map_err(io::Error::other)?;

@@ -1,4 +1,4 @@
-//! Looking now and then whether the files have changed, on a thread of its own that ends when that is known.
+//! Periodic checks of the files for changes, on a short-lived thread.
 
 use super::files::Files;
 use super::materials::Materials;
@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 impl Tls {
-    /// Has the files looked at if that is due.
+    /// Starts a check of the files if one is due.
     pub fn reload_if_due(&'static self, values: &Values) {
         let interval = Duration::from_secs(values.read(TLS_AUTO_RELOAD_INTERVAL).into());
         let looked = Duration::from_millis(self.looked_ms.load(Ordering::Relaxed));
@@ -32,12 +32,12 @@ impl Tls {
             self.reloading.store(false, Ordering::Relaxed);
         });
         if spawned.is_err() {
-            // There are no threads to be had at the moment.
+            // The thread could not be started.
             self.reloading.store(false, Ordering::Relaxed);
         }
     }
 
-    /// Makes new materials of the settings of the present ones if their files have changed.
+    /// Makes new materials with the present settings if the files have changed.
     fn reload(&self) -> Result<(), TlsError> {
         let _changing = self.changing.lock();
         let Some(present) = self.materials() else { return Ok(()) };

@@ -1,7 +1,7 @@
-//! Sessions that clients may resume, within the bounds of the settings.
+//! Sessions that clients may resume, limited by the settings.
 //!
-//! A session belongs to the materials that it was made with: when those change, the cache is a new one, so that nobody
-//! goes on with what has since been taken away.
+//! A session belongs to the materials that it was made with. New materials have a new cache, so that a client cannot
+//! resume a session under revoked credentials.
 
 use super::settings::SessionLimits;
 use parking_lot::Mutex;
@@ -19,7 +19,7 @@ pub struct Sessions {
 #[derive(Default)]
 struct Kept {
     by_id: HashMap<Vec<u8>, Session>,
-    /// Their ids by age, the oldest first.
+    /// Session IDs by age, the oldest first.
     by_age: BTreeMap<u64, Vec<u8>>,
     next_number: u64,
 }
@@ -47,7 +47,7 @@ impl Kept {
 }
 
 impl Sessions {
-    /// None yet.
+    /// An empty cache.
     pub fn new(limits: SessionLimits) -> Self {
         Sessions { limits, kept: Mutex::default() }
     }

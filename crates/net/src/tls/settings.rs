@@ -1,4 +1,4 @@
-//! What the `tls-*` directives say.
+//! The values of the `tls-*` directives.
 
 use kvick_config::tables::tls;
 use kvick_config::value::Text;
@@ -10,56 +10,56 @@ use std::time::Duration;
 /// See the module's documentation.
 #[derive(Clone)]
 pub struct Settings {
-    /// Whether there is a port, or a kind of connection of the server's own, that uses TLS.
+    /// Whether a port, or a kind of outgoing connection, uses TLS.
     pub is_wanted: bool,
-    /// Whether the server makes connections that use TLS.
+    /// Whether outgoing connections use TLS.
     pub connects: bool,
-    /// What the server shows to clients.
+    /// The server's identity towards clients.
     pub server: Identity,
-    /// What it shows where it is the client. It is `server` unless `tls-client-cert-file` and `-key-file` are set.
+    /// The server's identity as a client: `server` unless `tls-client-cert-file` and `-key-file` are set.
     pub client: Identity,
-    /// Whether `client` is one of its own.
+    /// Whether `client` is configured separately.
     pub has_client_identity: bool,
-    /// Certificates that are trusted, in one file.
+    /// A file of trusted certificates.
     pub ca_file: Option<PathBuf>,
-    /// The same, in a folder of files that are named by hashes of their subjects.
+    /// A directory of trusted certificates, in files named by hashes of their subjects.
     pub ca_dir: Option<PathBuf>,
-    /// Whether clients must show certificates.
+    /// Whether clients must present certificates.
     pub auth_clients: TlsAuthClients,
-    /// Versions of the protocol; `None` for all that there are.
+    /// Protocol versions; `None` for all supported ones.
     pub protocols: Option<Text>,
     /// Cipher suites of TLS 1.2.
     pub ciphers: Option<Text>,
     /// Cipher suites of TLS 1.3.
     pub ciphersuites: Option<Text>,
-    /// Whether the server's order of suites counts, and not the client's.
+    /// Whether the server's order of suites takes precedence over the client's.
     pub prefers_own_order: bool,
-    /// Sessions that may be resumed; `None` if none may be.
+    /// Limits of resumable sessions; `None` if resumption is disabled.
     pub sessions: Option<SessionLimits>,
 }
 
 /// A certificate with its key.
 #[derive(Clone)]
 pub struct Identity {
-    /// The chain of certificates, the server's own first.
+    /// The certificate chain, the server's own certificate first.
     pub certificates: Option<PathBuf>,
-    /// The key of the first.
+    /// The private key of the first certificate.
     pub key: Option<PathBuf>,
-    /// What the key is encrypted with, if it is.
+    /// The passphrase of an encrypted key.
     pub passphrase: Option<Text>,
 }
 
-/// How many sessions are kept, and for how long.
+/// The number and lifetime of cached sessions.
 #[derive(Clone, Copy)]
 pub struct SessionLimits {
-    /// Sessions kept.
+    /// Maximum number of sessions.
     pub count_max: usize,
-    /// Time for which one is kept.
+    /// Lifetime of a session.
     pub lifetime: Duration,
 }
 
 impl Settings {
-    /// What `values` say.
+    /// Reads them from `values`.
     pub fn read(values: &Values) -> Self {
         let path = |key: Key<Option<Text>>| values.read(key).map(|text| text.as_path().to_path_buf());
         let server = Identity {

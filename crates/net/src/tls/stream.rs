@@ -1,19 +1,19 @@
-//! The server's side of a connection with TLS, for a worker: a socket that never blocks, with plain text at one end.
+//! The server's side of a TLS connection, for a worker: a non-blocking socket that carries plain text.
 //!
 //! ```text
-//! socket --> scratch --> rustls: decrypts in place --> where the reader wants it (what has no room waits in `plain`)
-//!   ^           the beginning of a record that is not whole waits in `incoming`
+//! socket --> scratch --> rustls: decrypts in place --> the reader's buffer (the excess waits in `plain`)
+//!   ^           an incomplete record waits in `incoming`
 //!   +------- scratch <-- rustls: encrypts <----------- the writer's bytes
-//!               what the socket does not take waits in `outgoing`
+//!               what the socket does not accept waits in `outgoing`
 //! ```
 //!
-//! A connection on which nothing is under way holds no buffers: ciphertext passes through a scratch buffer of the
-//! thread. What waits is bounded: `incoming` by the length of a record, or of a handshake's messages; `plain` by that
-//! of a record; and `outgoing` by [`CHUNK`], since nothing is encrypted while it waits. So bytes leave in the order in
-//! which they were written, and a writer is told of room as with a plain socket.
+//! An idle connection holds no buffers: ciphertext passes through a scratch buffer of the thread. Waiting bytes are
+//! limited: `incoming` by the length of a record or of a handshake's messages; `plain` by that of a record; `outgoing`
+//! by [`CHUNK`], since nothing is encrypted while it is not empty. So bytes are sent in the order in which they were
+//! written, and a writer sees backpressure as with a plain socket.
 //!
-//! The poll tells of new bytes on the socket alone. Who reads asks [`Stream::has_more`] whether there may be more, in
-//! the socket or here, that the poll will not tell of.
+//! The poll reports new bytes on the socket only. Readers ask [`Stream::has_more`] whether there may be more, in the
+//! socket or in these buffers, that the poll will not report.
 
 use super::materials::Materials;
 use mio::net::TcpStream;
@@ -26,26 +26,25 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Plain text of a record at most.
+/// Maximum plain text of a record.
 const RECORD: usize = 16 * 1024;
-/// What encryption adds to a record, and more.
+/// An upper bound of what encryption adds to a record.
 const OVERHEAD: usize = 256;
-/// Bytes read from the socket at least, if they are there: a record of the greatest length, with the room that TLS 1.2
-/// lets a cipher waste.
+/// Minimum size of a socket read: a record of maximum length, with the expansion that TLS 1.2 allows a cipher.
 const READ_MIN: usize = RECORD + 2048 + OVERHEAD;
-/// Bytes read from the socket at most.
+/// Maximum size of a socket read.
 const READ_MAX: usize = 4 * READ_MIN;
-/// Plain text that is encrypted before it is written.
+/// Maximum plain text that is encrypted before it is written.
 const CHUNK: usize = 4 * RECORD;
-/// Stretches shorter than this are put together before they are encrypted.
+/// Shorter slices are combined before they are encrypted.
 const GATHERED: usize = 4 * 1024;
-/// Bytes of a handshake that may wait for their rest: certificates are some thousand bytes long.
+/// Limit of an incomplete handshake message: certificates have some thousand bytes.
 const HANDSHAKE_MAX: usize = 48 * 1024;
 
-/// DEBUG FORCE-TLS-WRITE-ERROR: whether sockets are treated as if they took nothing.
+/// DEBUG FORCE-TLS-WRITE-ERROR: whether sockets are treated as if they accepted no bytes.
 static CLOGGED: AtomicBool = AtomicBool::new(false);
 
-/// Has all connections with TLS behave as if their sockets took nothing, or no longer.
+/// Makes all TLS connections behave as if their sockets accepted no bytes, or ends that.
 pub fn clog(on: bool) {
     CLOGGED.store(on, Ordering::Relaxed);
 }
@@ -55,7 +54,7 @@ pub fn clog(on: bool) {
 struct Scratch {
     /// Ciphertext.
     cipher: Vec<u8>,
-    /// Plain text that is put together.
+    /// Combined plain text.
     plain: Vec<u8>,
 }
 
@@ -67,35 +66,35 @@ thread_local! {
 pub struct Stream {
     socket: TcpStream,
     tls: UnbufferedServerConnection,
-    /// Ciphertext from the beginning of a record on that is not whole.
+    /// Ciphertext of an incomplete record.
     incoming: Vec<u8>,
-    /// Plain text that nobody has read, from `plain_read` on.
+    /// Unread plain text, from `plain_read` on.
     plain: Vec<u8>,
     plain_read: usize,
-    /// Ciphertext that the socket did not take, from `sent` on.
+    /// Ciphertext that the socket did not accept, from `sent` on.
     outgoing: Vec<u8>,
     sent: usize,
     /// True when the socket may hold more.
     more: bool,
-    /// True when the other end has said that it sends no more, or closed its socket.
+    /// True when the peer has sent its end, or closed its socket.
     ended: bool,
-    /// True until both ends have agreed on keys.
+    /// True until the handshake is done.
     handshaking: bool,
-    /// True when the other end broke the protocol: it has been told, and nothing more is to be said or heard.
+    /// True after the peer violated the protocol: the alert has been sent, and the connection is unusable.
     broken: bool,
 }
 
-/// How far a handshake has come.
+/// The progress of a handshake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Handshake {
-    /// It waits for the other end.
+    /// It waits for the peer.
     Waiting,
     /// It is done.
     Done,
 }
 
 impl Stream {
-    /// A connection that was accepted, before its handshake.
+    /// Wraps an accepted connection, before its handshake.
     pub fn accept(socket: TcpStream, materials: &Materials) -> io::Result<Self> {
         let tls = UnbufferedServerConnection::new(materials.acceptor.clone()).map_err(io::Error::other)?;
         Ok(Stream {
@@ -128,34 +127,34 @@ impl Stream {
         self.socket.as_raw_fd()
     }
 
-    /// The certificate that the client has shown and that was verified, if it has.
+    /// The client's verified certificate, if any.
     pub fn peer_certificate(&self) -> Option<&CertificateDer<'static>> {
         self.tls.peer_certificates()?.first()
     }
 
-    /// Whether both ends have yet to agree on keys.
+    /// Whether the handshake is still running.
     pub fn is_handshaking(&self) -> bool {
         self.handshaking
     }
 
-    /// Whether there may be more to read that the poll does not tell of.
+    /// Whether more input may be available that the poll does not report.
     pub fn has_more(&self) -> bool {
         self.more || self.plain_read < self.plain.len()
     }
 
-    /// Bytes of ciphertext that wait for the socket.
+    /// Ciphertext that waits for the socket, in bytes.
     pub fn held_output(&self) -> usize {
         self.outgoing.len() - self.sent
     }
 
-    /// Goes on with the handshake as far as the other end lets it. After an error the other end has been told.
+    /// Continues the handshake. After an error an alert has been sent.
     pub fn handshake(&mut self) -> io::Result<Handshake> {
         loop {
             let mut plain = std::mem::take(&mut self.plain);
             let received = self.receive(READ_MIN, |bytes| plain.extend_from_slice(bytes));
             self.plain = plain;
             if received.as_ref().is_err_and(is_plain_text) {
-                // An alert would be taken for a reply.
+                // The peer would take an alert for a reply.
                 self.outgoing.clear();
             }
             let flushed = self.flush();
@@ -180,7 +179,7 @@ impl Stream {
         }
     }
 
-    /// Reads plain text; 0 bytes are the end.
+    /// Reads plain text; 0 bytes mean the end.
     pub fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let mut filled = 0;
         self.read_with(into.len(), |bytes| {
@@ -191,7 +190,7 @@ impl Stream {
         })
     }
 
-    /// The same into memory that need not be initialised.
+    /// The same into uninitialised memory.
     pub fn read_uninitialised(&mut self, into: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
         let mut filled = 0;
         self.read_with(into.len(), |bytes| {
@@ -204,13 +203,13 @@ impl Stream {
         })
     }
 
-    /// Reads plain text into a place with `room` bytes; `put` takes as much of its argument as has room there, and
-    /// returns how much that is.
+    /// Reads plain text into a buffer of `room` bytes. `put` consumes as much of its argument as fits, and returns how
+    /// much.
     fn read_with(&mut self, room: usize, mut put: impl FnMut(&[u8]) -> usize) -> io::Result<usize> {
         if self.plain_read < self.plain.len() {
             let n = put(&self.plain[self.plain_read..]);
             self.plain_read += n;
-            // The poll may have told of more that has not been looked for: this was no read of the socket.
+            // The poll may have reported input that has not been read: this call did not read the socket.
             self.more = true;
             if self.plain_read == self.plain.len() {
                 (self.plain, self.plain_read) = (Vec::new(), 0);
@@ -228,10 +227,10 @@ impl Stream {
         });
         self.plain = surplus;
         if self.held_output() > 0 {
-            // An answer to a key update. What the socket does not take goes with what is written next.
+            // An answer to a key update. The next write sends the rest.
             let _ = self.flush();
         }
-        // What came before an error is not lost by it: the error comes again.
+        // Bytes before an error are kept: the error will recur.
         match received {
             _ if total > 0 => Ok(total),
             Err(error) => Err(error),
@@ -240,7 +239,7 @@ impl Stream {
         }
     }
 
-    /// Receives up to `max` bytes of ciphertext, counting those that waited, and hands on what they were.
+    /// Receives up to `max` bytes of ciphertext, including waiting bytes, and processes them.
     fn receive(&mut self, max: usize, sink: impl FnMut(&[u8])) -> io::Result<()> {
         if self.broken {
             return Err(io::ErrorKind::InvalidData.into());
@@ -279,7 +278,7 @@ impl Stream {
             match result {
                 Ok(ended) => {
                     self.ended |= ended;
-                    // The end is found by reading again.
+                    // Another read finds the end.
                     self.more |= self.ended;
                     Ok(())
                 }
@@ -291,12 +290,12 @@ impl Stream {
         })
     }
 
-    /// Writes what fits.
+    /// Writes as many bytes as fit.
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.write_vectored(&[IoSlice::new(bytes)])
     }
 
-    /// Writes what fits of several stretches.
+    /// The same for several slices.
     pub fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         self.flush()?;
         if self.broken {
@@ -324,7 +323,7 @@ impl Stream {
         })
     }
 
-    /// Encrypts the next stretches, [`CHUNK`] bytes at most, into `cipher`.
+    /// Encrypts the next slices, at most [`CHUNK`] bytes, into `cipher`.
     fn encrypt(
         &mut self,
         stretches: &mut Stretches<'_, '_>,
@@ -336,7 +335,7 @@ impl Stream {
         if cipher.len() < room {
             cipher.resize(room, 0);
         }
-        // The beginning of a record changes nothing: what is whole has been processed.
+        // An incomplete record is harmless: complete ones have been processed.
         let UnbufferedStatus { state, .. } = self.tls.process_tls_records(&mut self.incoming);
         let mut traffic = match state.map_err(io::Error::other)? {
             ConnectionState::WriteTraffic(traffic) => traffic,
@@ -353,7 +352,7 @@ impl Stream {
         Ok(done)
     }
 
-    /// Writes ciphertext that waits. An error of the kind `WouldBlock` says that some still does.
+    /// Sends waiting ciphertext. A `WouldBlock` error means that some is left.
     pub fn flush(&mut self) -> io::Result<()> {
         while self.held_output() > 0 {
             let outgoing = std::mem::take(&mut self.outgoing);
@@ -368,7 +367,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Writes what the socket takes; 0 when it takes nothing at present.
+    /// Writes what the socket accepts; 0 if it accepts nothing at present.
     fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
         loop {
             match self.socket.write(bytes) {
@@ -380,12 +379,12 @@ impl Stream {
         }
     }
 
-    /// Says nothing more: another process has the connection.
+    /// Sends nothing more: another process owns the connection.
     pub fn let_go(&mut self) {
         self.broken = true;
     }
 
-    /// Tells the other end, if there is room for that, that nothing more comes.
+    /// Sends a close alert, if the socket accepts it.
     pub fn say_goodbye(&mut self) {
         if self.handshaking || self.broken || self.flush().is_err() {
             return;
@@ -395,26 +394,26 @@ impl Stream {
         if let Ok(ConnectionState::WriteTraffic(mut traffic)) = state
             && let Ok(n) = traffic.queue_close_notify(&mut alert)
         {
-            // Who has gone already needs no goodbye.
+            // The peer may already be gone.
             let _ = self.send(&alert[..n]);
         }
     }
 }
 
-/// Whether a handshake failed because its first bytes were none of TLS.
+/// Whether a handshake failed because its first bytes were not TLS.
 pub fn is_plain_text(error: &io::Error) -> bool {
     let told = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     matches!(told, Some(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType)))
 }
 
-/// What was encrypted: bytes of plain text, and of ciphertext.
+/// The numbers of encrypted bytes: of plain text, and of ciphertext.
 struct Encrypted {
     plain: usize,
     cipher: usize,
 }
 
-/// Has the library process what came; how many of the bytes are done with, and whether the other end sends no more.
-/// What the library has to say goes to `outgoing`.
+/// Lets the library process received bytes. Returns how many are done with, and whether the peer has ended. The
+/// library's own output goes to `outgoing`.
 fn process(
     tls: &mut UnbufferedServerConnection,
     incoming: &mut [u8],
@@ -424,7 +423,7 @@ fn process(
     let (mut done, mut failure) = (0, None);
     loop {
         let UnbufferedStatus { mut discard, state } = tls.process_tls_records(&mut incoming[done..]);
-        // What comes after an error is the alert that tells the other end of it, if anything.
+        // After an error the library may produce an alert for the peer.
         let mut outcome = failure.take().map(Err);
         match state {
             Ok(ConnectionState::EncodeTlsData(mut data)) => encode(&mut data, outgoing),
@@ -460,7 +459,7 @@ fn encode(data: &mut EncodeTlsData<'_, ServerConnectionData>, outgoing: &mut Vec
     }
 }
 
-/// Encrypts bytes to `cipher` from `at` on; the bytes written.
+/// Encrypts bytes to `cipher` from `at` on. Returns the number of bytes written.
 fn encrypt(
     traffic: &mut WriteTraffic<'_, ServerConnectionData>,
     bytes: &[u8],
@@ -470,7 +469,7 @@ fn encrypt(
     match traffic.encrypt(bytes, &mut cipher[at..]) {
         Ok(n) => Ok(n),
         Err(EncryptError::InsufficientSize(needed)) => {
-            // Many small stretches, or new keys before them.
+            // Many short slices, or new keys before them.
             cipher.resize(at + needed.required_size, 0);
             traffic.encrypt(bytes, &mut cipher[at..]).map_err(io::Error::other)
         }
@@ -478,10 +477,10 @@ fn encrypt(
     }
 }
 
-/// Stretches of plain text, cut and put together to such as are worth a record.
+/// Slices of plain text, split and combined into pieces suitable for records.
 struct Stretches<'s, 'b> {
     slices: &'s [IoSlice<'b>],
-    /// Bytes of the first that are taken already.
+    /// Bytes already taken from the first slice.
     taken: usize,
 }
 
@@ -490,8 +489,8 @@ impl<'s, 'b> Stretches<'s, 'b> {
         Stretches { slices, taken: 0 }
     }
 
-    /// The next bytes, `max` at most: of one stretch, or of several short ones that are copied to `gathered`. Empty
-    /// when all are taken.
+    /// The next bytes, at most `max`: of one slice, or of several short ones that are copied to `gathered`. Empty at
+    /// the end.
     fn next<'g>(&mut self, max: usize, gathered: &'g mut Vec<u8>) -> &'g [u8]
     where
         's: 'g,

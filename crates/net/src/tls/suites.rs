@@ -1,7 +1,7 @@
-//! Versions and cipher suites, by the names that OpenSSL has for them.
+//! Protocol versions and cipher suites, by OpenSSL's names.
 //!
-//! Of what OpenSSL knows there is here what has forward secrecy and authenticated encryption. A list that leaves
-//! nothing of that is refused; what it names beyond is passed over, as OpenSSL passes over what it does not know.
+//! Supported are OpenSSL's suites with forward secrecy and authenticated encryption. A list without any of them is
+//! refused; other names in it are ignored, as OpenSSL ignores unknown names.
 
 use super::error::TlsError;
 use super::settings::Settings;
@@ -9,7 +9,7 @@ use rustls::crypto::CryptoProvider;
 use rustls::crypto::ring::{self, cipher_suite as suite};
 use rustls::{SupportedCipherSuite, SupportedProtocolVersion, version};
 
-/// A cipher suite of TLS 1.2, by the name of OpenSSL and by the words that find it.
+/// A cipher suite of TLS 1.2, with OpenSSL's name and the words that match it.
 struct Known {
     name: &'static str,
     suite: SupportedCipherSuite,
@@ -57,7 +57,7 @@ const TLS12: [Known; 6] = [
     },
 ];
 
-/// Words that find all suites.
+/// Words that match all suites.
 const ALL: [&str; 9] = ["ALL", "DEFAULT", "HIGH", "TLSv1.2", "ECDHE", "EECDH", "kECDHE", "kEECDH", "FIPS"];
 
 /// Cipher suites of TLS 1.3, in the order of preference.
@@ -67,7 +67,7 @@ const TLS13: [(&str, SupportedCipherSuite); 3] = [
     ("TLS_AES_128_GCM_SHA256", suite::TLS13_AES_128_GCM_SHA256),
 ];
 
-/// The cryptography with the cipher suites that `settings` allow.
+/// The cryptography provider with the cipher suites that `settings` allow.
 pub fn provider(settings: &Settings) -> Result<CryptoProvider, TlsError> {
     let tls13 = match &settings.ciphersuites {
         None => TLS13.iter().map(|(_, suite)| *suite).collect(),
@@ -80,7 +80,7 @@ pub fn provider(settings: &Settings) -> Result<CryptoProvider, TlsError> {
     Ok(CryptoProvider { cipher_suites: [tls13, tls12].concat(), ..ring::default_provider() })
 }
 
-/// The versions of the protocol that `settings` allow. Those before TLS 1.2 are known, but are not there.
+/// The protocol versions that `settings` allow. Versions before TLS 1.2 are recognised, but not supported.
 pub fn versions(settings: &Settings) -> Result<Vec<&'static SupportedProtocolVersion>, TlsError> {
     let Some(list) = &settings.protocols else { return Ok(vec![&version::TLS13, &version::TLS12]) };
     let list = list.to_string();
@@ -118,8 +118,8 @@ fn ciphersuites(list: &str) -> Result<Vec<SupportedCipherSuite>, TlsError> {
     Ok(chosen)
 }
 
-/// Reads a list of `ciphers(1)`: names and words, several of which are joined by `+` if all must hold, with an operator
-/// in front: `!` takes suites out for good, `-` takes them out, `+` puts them last, and nothing adds them.
+/// Parses a list of `ciphers(1)`: names and words, joined by `+` if all must match. An operator may precede them: `!`
+/// removes suites permanently, `-` removes them, `+` moves them to the end; without an operator they are added.
 fn ciphers(list: &str) -> Result<Vec<SupportedCipherSuite>, TlsError> {
     let mut chosen: Vec<&Known> = Vec::new();
     let mut banned = [false; TLS12.len()];

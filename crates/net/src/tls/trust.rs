@@ -1,4 +1,4 @@
-//! Whom the server trusts, where it is the client.
+//! Verification of servers, on the client's side.
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
@@ -8,13 +8,13 @@ use rustls::server::ParsedCertificate;
 use rustls::{DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 use std::sync::Arc;
 
-/// Accepts servers whose certificates lead to an authority that is trusted, whatever names they bear: primaries and
-/// nodes are addressed as the configuration says, which need not be as their certificates do. So does the reference.
+/// Accepts any server whose certificate chains to a trusted authority, whatever its name: the configured address of a
+/// primary or node need not match its certificate. The reference does the same.
 #[derive(Debug)]
 pub struct AnyName {
     /// The authorities.
     pub roots: Arc<RootCertStore>,
-    /// Signatures that are understood.
+    /// Supported signature algorithms.
     pub algorithms: WebPkiSupportedAlgorithms,
 }
 

@@ -1,14 +1,14 @@
-//! What is said to a target, and what it answers.
+//! The exchange with a target.
 //!
 //! ```text
 //! AUTH ...      if the request has credentials
 //! SELECT n      unless the socket is known to have that database
-//! RESTORE key ttl payload [REPLACE] for each key; DEL key for one that is gone here
+//! RESTORE key ttl payload [REPLACE] for each key; DEL key for one that was deleted here
 //! ```
 //!
-//! AUTH and SELECT are answered before any key is sent: nothing is to come into the wrong database. All keys are sent
-//! before the first of their answers is read. A connection that breaks before anything was answered is tried
-//! once more, since one that was kept may have been closed at the other end; one that is too slow is not.
+//! AUTH and SELECT are answered before any key is sent, so that no key reaches the wrong database. All keys are sent
+//! before the first of their answers is read. If the connection breaks before the first answer, the exchange is retried
+//! once, since the target may have closed a cached connection; timeouts are not retried.
 
 use super::packed_key::PackedKey;
 use super::sockets::Socket;
@@ -19,16 +19,16 @@ use kvick_net::tls::outgoing::Channel;
 use kvick_runtime::clock;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 
-/// An answer of more bytes is no answer.
+/// A longer answer is an error.
 const ANSWER_MAX: u64 = 64 * 1024;
-/// What is gathered before it is sent; larger payloads are sent from where they are.
+/// The size of the send buffer; larger payloads are sent from their own memory.
 const CHUNK: usize = 64 * 1024;
 
-/// Where a connection failed.
+/// Where the exchange failed.
 enum Trouble {
     Connecting,
     Writing(io::Error),
-    /// The number of keys that had been answered.
+    /// While reading, after this number of keys had been answered.
     Reading(io::Error, usize),
 }
 
@@ -54,7 +54,7 @@ fn timed_out(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-/// Sends keys, and takes note of which have arrived and of what went wrong.
+/// Sends keys, and records which have arrived and the first error.
 pub(crate) fn run(core: &ReplicatedCore, job: &mut MigrationJob) {
     let mut result = converse(core, job);
     if result.as_ref().is_err_and(Trouble::is_worth_a_try) {
@@ -64,14 +64,14 @@ pub(crate) fn run(core: &ReplicatedCore, job: &mut MigrationJob) {
         job.failure.get_or_insert(trouble.text().into());
     }
     if job.request.copy {
-        // Nobody will compare them.
+        // They are no longer needed for comparison.
         job.packed_keys.iter_mut().for_each(|packed_key| packed_key.payload = None);
     }
 }
 
 fn converse(core: &ReplicatedCore, job: &mut MigrationJob) -> Result<(), Trouble> {
     let MigrationJob { request, db, packed_keys, failure, .. } = job;
-    // Between the nodes of a cluster, and so to whomever keys are migrated.
+    // `tls-cluster` covers the connections between nodes, and so those of MIGRATE.
     let tls = if core.config.read(TLS_CLUSTER) { core.tls.materials() } else { None };
     let mut socket = core
         .migration
@@ -95,7 +95,7 @@ fn converse(core: &ReplicatedCore, job: &mut MigrationJob) -> Result<(), Trouble
             error = error.or(refused);
         }
     }
-    // What it has sent beyond would be taken for the answer to something else.
+    // Surplus bytes would be read as the answer to a later request.
     let in_step = answers.buffer().is_empty();
     if !request.copy && request.database == *db as i64 && is_this_server(core, &socket) {
         packed_keys.iter_mut().for_each(|packed_key| packed_key.arrived = false);
@@ -111,7 +111,7 @@ fn converse(core: &ReplicatedCore, job: &mut MigrationJob) -> Result<(), Trouble
     Ok(())
 }
 
-/// What the target is told before the keys.
+/// The requests that precede the keys.
 fn preliminaries(request: &Request, socket: &Socket) -> Vec<Vec<Vec<u8>>> {
     let auth = request.credentials.as_ref().map(|credentials| {
         let words = [Some(b"AUTH".to_vec()), credentials.user.clone(), Some(credentials.password.clone())];
@@ -127,12 +127,12 @@ fn send_request(channel: &mut Channel, words: &[Vec<u8>]) -> io::Result<()> {
     channel.write_all(&bytes)
 }
 
-/// Sends the keys; the indices of those that were sent, which leaves out those whose time has come.
+/// Sends the keys, except those that have expired. Returns the indices of those that were sent.
 fn send(packed_keys: &[PackedKey], channel: &mut Channel) -> io::Result<Vec<usize>> {
     let mut out = BufWriter::with_capacity(CHUNK, channel);
     let (mut sent, now_ms) = (Vec::new(), clock::unix_ms());
     for (index, packed_key) in packed_keys.iter().enumerate() {
-        // RESTORE takes 0 for no expiry.
+        // RESTORE treats 0 as no expiry.
         let ttl_ms = packed_key.expiry_ms.map_or(0, |at| at.saturating_sub(now_ms).max(1));
         if packed_key.expiry_ms.is_some_and(|at| at < now_ms) {
             continue;
@@ -162,7 +162,7 @@ fn write_request(out: &mut impl Write, words: &[&[u8]]) -> io::Result<()> {
     Ok(())
 }
 
-/// A line, without its end.
+/// Reads a line, without its terminator.
 fn answer(answers: &mut impl BufRead) -> io::Result<Vec<u8>> {
     let mut line = Vec::new();
     answers.take(ANSWER_MAX).read_until(b'\n', &mut line)?;
@@ -173,12 +173,13 @@ fn answer(answers: &mut impl BufRead) -> io::Result<Vec<u8>> {
     Ok(line)
 }
 
-/// The error that a line is.
+/// The error in a line, if it is one.
 fn refused(line: &[u8]) -> Option<String> {
     line.strip_prefix(b"-").map(|text| String::from_utf8_lossy(text).into_owned())
 }
 
-/// Whether keys were sent to where they come from, and must stay. The target has answered, so that it knows its client.
+/// Whether the target is this server itself, so that the keys must stay. The target has answered, so it has registered
+/// its client.
 fn is_this_server(core: &ReplicatedCore, socket: &Socket) -> bool {
     let Ok(local) = socket.channel.socket().local_addr() else { return false };
     let local = local.to_string();

@@ -1,24 +1,24 @@
-//! MIGRATE: keys that go to another core.
+//! MIGRATE: moves keys to another server.
 //!
 //! ```text
-//! worker:    packs the keys under their locks, watches them -> Departure -> migrator: sends, reads the answers
-//!            (the client waits, nothing else does)                               |
-//! worker:    takes the locks again, deletes what arrived as it still is  <-------+
-//!            and replies; what changed meanwhile goes on another journey
+//! worker:    packs the keys under their locks, watches them -> MigrationJob -> migrator: sends, reads the answers
+//!            (the client waits, nothing else does)                                  |
+//! worker:    locks again, deletes the arrived keys that have not changed  <---------+
+//!            and replies; changed keys are sent again
 //! ```
 //!
-//! A worker never waits for a target: one thread, the **migrator**, speaks to all of them with blocking sockets and the
-//! time limits of the requests, one [`MigrationJob`] after the other. Only in a transaction, whose locks cannot be let
-//! go, the worker does that itself, as the reference does always.
+//! A worker never waits for a target: one thread, the **migrator**, handles all of them with blocking sockets and the
+//! timeouts of the requests, one [`MigrationJob`] at a time. Only in a transaction, whose locks cannot be released, the
+//! worker sends the keys itself, as the reference always does.
 //!
-//! **No acknowledged write is lost.** A key is deleted under its lock, and only if it is what the target has: if no
-//! command has touched it since it was packed, or if its value packs into the same bytes again and its expiry is the
-//! same. Otherwise it is packed anew and sent with REPLACE, or DEL when it is gone, up to [`JOURNEYS_MAX`] times; after
-//! that the client is told, and the key stays where it is. A client that goes away meanwhile changes nothing about
-//! that.
+//! **No acknowledged write is lost.** A key is deleted under its lock, and only if the target has its present value: if
+//! no command has touched it since it was packed, or if its value packs into the same bytes again and its expiry is the
+//! same. Otherwise it is packed again and sent with REPLACE, or with DEL if it was deleted, up to [`JOURNEYS_MAX`]
+//! times; after that the client receives an error, and the key stays. This does not depend on whether the client is
+//! still connected.
 //!
-//! Sockets are kept for requests to come: see [`sockets`]. Several requests for the same key know of each other:
-//! see [`under_way`].
+//! Sockets are cached for later requests: see [`sockets`]. Concurrent requests for the same key are coordinated: see
+//! [`under_way`].
 
 mod exchange;
 pub mod packed_key;
@@ -37,10 +37,10 @@ use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
 use under_way::UnderWay;
 
-/// How often a key is sent because it changed on the way.
+/// How often a key is sent if it keeps changing.
 pub const JOURNEYS_MAX: u32 = 8;
 
-/// What a MIGRATE asks for.
+/// A MIGRATE request.
 #[derive(Debug)]
 pub struct Request {
     /// The target's name or address.
@@ -49,13 +49,13 @@ pub struct Request {
     pub port: String,
     /// The target's database.
     pub database: i64,
-    /// The longest wait for the target, each time it is waited for.
+    /// The timeout of each wait for the target.
     pub timeout: Duration,
-    /// Whether the keys stay here too.
+    /// Whether the keys also stay on this server.
     pub copy: bool,
     /// Whether keys of the target are overwritten.
     pub replace: bool,
-    /// What the target is told before anything else.
+    /// Credentials to send first.
     pub credentials: Option<Credentials>,
 }
 
@@ -73,25 +73,25 @@ impl std::fmt::Debug for Credentials {
     }
 }
 
-/// Keys on their way.
+/// Keys being migrated.
 pub struct MigrationJob {
-    /// What was asked for.
+    /// The request.
     pub request: Request,
     /// The database that the keys are in.
     pub db: usize,
     /// The keys.
     pub packed_keys: Vec<PackedKey>,
-    /// What went wrong first, as the client is told.
+    /// The first error, as the client receives it.
     pub failure: Option<String>,
-    /// Watches the keys since they were packed.
+    /// Watches the keys from the moment they were packed.
     pub watcher: Arc<Watcher>,
-    /// How often keys were sent.
+    /// How often keys have been sent.
     pub journeys: u32,
-    /// Who waits for the end.
+    /// The client that waits for the result.
     pub client: Waiting,
 }
 
-/// The client whose request a departure is.
+/// The client of a migration job.
 pub struct Waiting {
     /// The client.
     pub info: Arc<ClientInfo>,
@@ -99,17 +99,17 @@ pub struct Waiting {
     pub ticket: u64,
     /// Protocol of the reply.
     pub version: Version,
-    /// The command's place in the command table.
+    /// The command's index in the command table.
     pub command: u32,
 }
 
-/// What the server has for migrations.
+/// The server's migration state.
 pub struct Migration {
     /// Connections to targets.
     pub sockets: Sockets,
-    /// Keys on their way.
+    /// Keys being migrated.
     pub under_way: UnderWay,
-    /// Jobs on their way back to the workers of their clients.
+    /// Finished jobs, on their way back to the workers of their clients.
     pub returned: Handover<Box<MigrationJob>>,
     jobs: OnceLock<mpsc::Sender<Box<MigrationJob>>>,
 }
@@ -149,7 +149,7 @@ pub fn start(core: &'static ReplicatedCore) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends keys from this thread, which waits for the answers: for transactions.
+/// Sends keys from this thread and waits for the answers: for transactions.
 pub fn send_now(core: &ReplicatedCore, job: &mut MigrationJob) {
     exchange::run(core, job);
 }

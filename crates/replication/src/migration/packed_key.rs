@@ -1,4 +1,4 @@
-//! One key on its way, and what becomes of it when it has arrived.
+//! A packed key, and its fate after it has arrived.
 
 use super::under_way::UnderWay;
 use super::{JOURNEYS_MAX, MigrationJob};
@@ -8,23 +8,23 @@ use kvick_resp::Reply;
 use kvick_store::{Db, EventClass};
 use std::collections::HashSet;
 
-/// A key as it was when it was packed.
+/// A key as it was when packed.
 pub struct PackedKey {
     /// The key.
     pub key: Box<[u8]>,
-    /// Its value as DUMP writes it; `None` when it is gone, and is to go from the target too.
+    /// Its value in DUMP format; `None` if it was deleted and must be deleted on the target too.
     pub payload: Option<Vec<u8>>,
     /// When it expires: Unix time in milliseconds.
     pub expiry_ms: Option<i64>,
     /// Whether it may overwrite what the target has.
     pub replace: bool,
-    /// Whether the request names it a second time: what becomes of it is decided by the first.
+    /// Whether the request names it a second time: the first occurrence decides.
     pub again: bool,
     /// Whether the target has accepted it.
     pub arrived: bool,
 }
 
-/// Packs the keys that are there.
+/// Packs the keys that exist.
 pub fn pack<'k>(db: &mut Db<'_>, keys: impl Iterator<Item = &'k [u8]>, replace: bool) -> Result<Vec<PackedKey>, Error> {
     let (mut packed_keys, mut seen) = (Vec::new(), HashSet::new());
     for key in keys {
@@ -35,7 +35,7 @@ pub fn pack<'k>(db: &mut Db<'_>, keys: impl Iterator<Item = &'k [u8]>, replace: 
     Ok(packed_keys)
 }
 
-/// Packs a key, if it is there; `looks` is whether this counts as the lookup of a reading command.
+/// Packs a key, if it exists. `looks`: whether this counts as the lookup of a reading command.
 fn pack_one(db: &mut Db<'_>, key: &[u8], replace: bool, looks: bool) -> Result<Option<PackedKey>, Error> {
     let hashed = db.key(key);
     let entry = if looks { db.get(hashed) } else { db.peek(hashed) };
@@ -47,8 +47,8 @@ fn pack_one(db: &mut Db<'_>, key: &[u8], replace: bool, looks: bool) -> Result<O
     Ok(Some(PackedKey { key: key.into(), payload, expiry_ms, replace, again: false, arrived: false }))
 }
 
-/// Deletes the keys that have arrived as they still are, and leaves in the departure those that have to be sent once
-/// more. Called under the locks of all its keys.
+/// Deletes the arrived keys that have not changed, and leaves in the job those that must be sent again. The caller
+/// holds the locks of all its keys.
 pub fn settle(job: &mut MigrationJob, under_way: &UnderWay, db: &mut Db<'_>, lazy: bool) {
     let packed_keys = std::mem::take(&mut job.packed_keys);
     if job.request.copy {
@@ -89,7 +89,7 @@ pub fn settle(job: &mut MigrationJob, under_way: &UnderWay, db: &mut Db<'_>, laz
     propagate(db, &deleted);
 }
 
-/// Tells followers and listeners of deleted keys.
+/// Propagates deletions to replicas and notifies subscribers.
 fn propagate(db: &mut Db<'_>, deleted: &[Box<[u8]>]) {
     if deleted.is_empty() {
         return;
@@ -103,13 +103,13 @@ fn propagate(db: &mut Db<'_>, deleted: &[Box<[u8]>]) {
     deleted.iter().for_each(|key| effects.notify(EventClass::GENERIC, "del", key));
 }
 
-/// What has become of a key since it was packed.
+/// How a key changed since it was packed.
 enum Change {
-    /// It is what the target has.
+    /// Unchanged: the target has the same value.
     None,
-    /// Something else, which is to be sent.
+    /// Changed into this, which must be sent.
     Into(PackedKey),
-    /// Nothing is to be done about it: the target does not have it, or has it by itself.
+    /// No action: the target does not have the key, or has it independently.
     Stays,
 }
 
@@ -126,7 +126,7 @@ fn change_since(
         Some(now) if now.payload == packed_key.payload && now.expiry_ms == packed_key.expiry_ms => Change::None,
         Some(now) => Change::Into(now),
         None if packed_key.payload.is_none() || moved_by_another => Change::Stays,
-        // Its time comes at the target too.
+        // It will expire on the target too.
         None if packed_key.expiry_ms.is_some_and(|at| db.is_due(at)) => Change::Stays,
         None => {
             let key = packed_key.key.clone();
@@ -135,7 +135,7 @@ fn change_since(
     })
 }
 
-/// Replies how it went.
+/// Writes the reply.
 pub fn reply(job: &MigrationJob, reply: &mut Reply<'_>) -> Result<(), Error> {
     match &job.failure {
         Some(text) => Err(Error::new(text.clone())),

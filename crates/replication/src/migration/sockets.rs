@@ -1,7 +1,7 @@
-//! Connections to targets, kept for ten seconds after their last use.
+//! Connections to targets, cached for ten seconds after their last use.
 //!
-//! Keys are seldom migrated alone, and a connection costs a round trip and, at the target, a client. A socket that is
-//! in use is not in the cache: who uses it puts it back when all that was asked for has been answered.
+//! Keys are seldom migrated alone, and a new connection costs a round trip and a client on the target. A socket in use
+//! is not in the cache; its user puts it back after all answers have been received.
 
 use kvick_net::tls::Materials;
 use kvick_net::tls::outgoing::Channel;
@@ -11,25 +11,25 @@ use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-/// Sockets that are kept.
+/// Size limit of the cache.
 const KEPT_MAX: usize = 64;
-/// How long one is kept.
+/// Lifetime of an unused socket.
 const KEPT_FOR: Duration = Duration::from_secs(10);
 
 /// A connection to a target.
 pub struct Socket {
     /// The connection.
     pub channel: Channel,
-    /// The database that the target has selected for it, when that is certain.
+    /// The database selected on the target, if known.
     pub database: Option<i64>,
 }
 
-/// The sockets that nobody uses at the moment, by the target's name and port.
+/// The unused sockets, by the target's name and port.
 #[derive(Default)]
 pub struct Sockets(Mutex<HashMap<(String, String), (Socket, Instant)>>);
 
 impl Sockets {
-    /// A socket that was kept, or a new connection: with TLS if there is something to shake hands with.
+    /// Takes a cached socket or connects, with TLS if `tls` has materials.
     pub fn take(&self, host: &str, port: &str, timeout: Duration, tls: Option<&Materials>) -> io::Result<Socket> {
         let kept = self.0.lock().remove(&(host.to_string(), port.to_string()));
         if let Some((socket, _)) = kept
@@ -47,7 +47,7 @@ impl Sockets {
         Ok(Socket { channel, database: None })
     }
 
-    /// Keeps a socket.
+    /// Caches a socket.
     pub fn keep(&self, host: &str, port: &str, socket: Socket) {
         let mut sockets = self.0.lock();
         if sockets.len() >= KEPT_MAX {
@@ -57,23 +57,23 @@ impl Sockets {
         sockets.insert((host.to_string(), port.to_string()), (socket, Instant::now()));
     }
 
-    /// Closes those that have not been used for long.
+    /// Closes sockets that have not been used for a while.
     pub fn close_idle(&self) {
         self.0.lock().retain(|_, (_, since)| since.elapsed() <= KEPT_FOR);
     }
 
-    /// Sockets that are kept.
+    /// The number of cached sockets.
     pub fn len(&self) -> usize {
         self.0.lock().len()
     }
 
-    /// True when none is.
+    /// True if none is cached.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// Limits each wait for the other end.
+/// Sets the socket's timeouts.
 fn limit(stream: &TcpStream, timeout: Duration) -> io::Result<()> {
     stream.set_read_timeout(Some(timeout))?;
     stream.set_write_timeout(Some(timeout))

@@ -1,12 +1,12 @@
-//! Which keys are on their way.
+//! The keys being migrated.
 //!
-//! Two clients may migrate the same key at the same time. When the first has moved it, the second finds it gone, which
-//! must not be taken for a deletion: nothing is to go from the target.
+//! Two clients may migrate the same key concurrently. When the first has moved it, the second finds it missing. This
+//! must not be treated as a deletion: the target must keep the key.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;
 
-/// The keys on their way. Looked at and changed under the keys' locks.
+/// The keys being migrated. Accessed under the keys' locks.
 #[derive(Default)]
 pub struct UnderWay(Mutex<HashMap<Place, Traffic>>);
 
@@ -20,12 +20,12 @@ struct Traffic {
 }
 
 impl UnderWay {
-    /// A departure has this key.
+    /// A migration job includes this key.
     pub fn begin(&self, db: usize, key: &[u8]) {
         self.0.lock().entry((db, key.into())).or_default().jobs += 1;
     }
 
-    /// A departure has it no more; `moved` when the key was deleted here because it has arrived.
+    /// A migration job is done with this key; `moved` if the key was deleted here because it has arrived.
     pub fn end(&self, db: usize, key: &[u8], moved: bool) {
         let mut keys = self.0.lock();
         let place = (db, key.into());
@@ -37,7 +37,7 @@ impl UnderWay {
         }
     }
 
-    /// Whether a departure has moved it while others that are not yet at their end had it.
+    /// Whether a job has moved this key while other unfinished jobs included it.
     pub fn was_moved(&self, db: usize, key: &[u8]) -> bool {
         self.0.lock().get(&(db, key.into())).is_some_and(|traffic| traffic.moved)
     }

@@ -1,4 +1,4 @@
-//! BGREWRITEAOF, WAIT and WAITAOF: the append-only file on demand, and waiting for what was written to be elsewhere.
+//! BGREWRITEAOF, WAIT and WAITAOF: rewrites of the append-only file, and waits for acknowledgements.
 
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};
@@ -20,7 +20,7 @@ pub const BGREWRITEAOF: Command<SessionHandler> = Command::new(
     Spec::new("bgrewriteaof", 1)
         .flags(&[Flags::NO_ASYNC_LOADING, Flags::ADMIN, Flags::NOSCRIPT])
         .acl(&[Categories::ADMIN, Categories::DANGEROUS, Categories::SLOW])
-        // The snapshot begins between all other commands.
+        // The snapshot begins between other commands.
         .lock(LockRule::Global)
         .doc(Group::Server, "1.0.0", "O(1)", "Gives the append-only file a new base, in the background."),
     rewrite_now,
@@ -62,7 +62,7 @@ fn rewrite_now(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
             return Err(Error::text("ERR Background append only file rewriting already in progress"));
         }
         _ => {
-            // What is written is of a moment between transactions, and begins when what runs now is over.
+            // A snapshot cannot begin within a transaction, so it begins after it.
             rewrite::schedule_by_user(server);
             logging::notice(format_args!("Background append only file rewriting scheduled."));
             cx.reply.simple("Background append only file rewriting scheduled");
@@ -85,7 +85,7 @@ fn wait_for_replicas(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> 
     Ok(())
 }
 
-/// A replica's own writes go nowhere.
+/// Refuses the command on a replica, whose own writes are not replicated.
 fn refuse_on_replica(cx: &Session<'_>, name: &str) -> Result<(), Error> {
     if !cx.server.replication.upstream.is_replica() {
         return Ok(());
@@ -96,9 +96,9 @@ fn refuse_on_replica(cx: &Session<'_>, name: &str) -> Result<(), Error> {
     )))
 }
 
-/// Has the client wait, and replicas asked how far they are.
+/// Blocks the client, and requests acknowledgements from replicas.
 fn begin_waiting(cx: &mut Session<'_>, place: Place, local: u64, replicas: u64, until_ms: Option<i64>) {
-    // It waits for no key: the thread that has the files ends this.
+    // The client waits for no key: the thread that owns the append-only file ends the wait.
     let waiter = Waiter::new(Kind::String, false, 0, Box::new(()));
     if replicas > 0 {
         cx.server.keyspace.log.append_replica_only(&[b"REPLCONF", b"GETACK", b"*"]);

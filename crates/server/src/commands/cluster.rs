@@ -1,4 +1,4 @@
-//! CLUSTER, CLUSTERSCAN and ASKING, as a server answers them that is no node of a cluster.
+//! CLUSTER, CLUSTERSCAN and ASKING, as a server without cluster mode answers them.
 
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spec};
@@ -377,7 +377,7 @@ fn disabled(_: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     Err(Error::text("ERR This instance has cluster support disabled"))
 }
 
-/// Needs no cluster.
+/// Works without a cluster.
 fn keyslot(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     cx.reply.uint(slot(&args[2]).into());
     Ok(())

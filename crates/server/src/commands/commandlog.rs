@@ -1,4 +1,4 @@
-//! COMMANDLOG, and SLOWLOG, which is the older name of one of its logs.
+//! COMMANDLOG, and SLOWLOG, the older name of one of its logs.
 
 use super::help;
 use kvick_commands::context::Error;
@@ -11,7 +11,7 @@ use kvick_resp::format::parse_i64;
 /// The family.
 pub static COMMANDS: &[Command<SessionHandler>] = &[COMMANDLOG, SLOWLOG];
 
-/// Entries that SLOWLOG GET replies when it is not told how many.
+/// Default number of entries of SLOWLOG GET.
 const SLOWLOG_COUNT: usize = 10;
 
 /// The flags of all subcommands but HELP.
@@ -185,7 +185,7 @@ fn reply_entries(cx: &mut Session<'_>, kind: Kind, count: usize) {
     }
 }
 
-/// How many entries are asked for: -1 means all.
+/// Parses the number of entries: -1 means all.
 fn count(text: &[u8]) -> Result<usize, Error> {
     match parse_i64(text) {
         Some(-1) => Ok(usize::MAX),
@@ -203,7 +203,7 @@ fn kind(text: &[u8]) -> Result<Kind, Error> {
     }
 }
 
-/// The error of a subcommand with a number of arguments that none of its forms has.
+/// The error for a subcommand with a wrong number of arguments.
 pub fn wrong_number(container: &str, subcommand: &[u8]) -> Error {
     let shown = String::from_utf8_lossy(&subcommand[..subcommand.len().min(128)]);
     Error::new(format!("ERR unknown subcommand or wrong number of arguments for '{shown}'. Try {container} HELP."))

@@ -1,5 +1,5 @@
-//! Commands about the connection they come from: greeting, authentication, database, end. What is said of all
-//! connections is in [`client`](super::client).
+//! Commands about the calling connection: greeting, authentication, database, end. For other connections see
+//! [`client`](super::client).
 
 use super::client::names;
 use kvick_acl::identity::{Identity, note};
@@ -41,7 +41,7 @@ pub const HELLO: Command<SessionHandler> = Command::new(
     hello,
 );
 
-/// What HELLO was asked to do.
+/// The options of HELLO.
 struct Greeting<'a> {
     version: Option<Version>,
     credentials: Option<(&'a [u8], &'a [u8])>,
@@ -218,8 +218,7 @@ const fn about_replicas(name: &'static str) -> Spec {
     Spec::new(name, 1).flags(&[Flags::LOADING, Flags::STALE, Flags::FAST]).acl(&[Categories::CONNECTION])
 }
 
-/// Clients that read from replicas say this to whomever they connect to, so it is fine on a primary and outside of a
-/// cluster, too.
+/// Clients that read from replicas send this to every server, so it is accepted on a primary and without a cluster too.
 fn readonly(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     cx.client.info.set_flags(ClientFlags::READONLY, true);
     cx.reply.ok();
@@ -270,7 +269,7 @@ fn reset(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     names::set_name(client, b"");
     let chosen = ClientFlags::NO_TOUCH | ClientFlags::NO_EVICT | ClientFlags::IMPORT_SOURCE | ClientFlags::READONLY;
     client.info.set_flags(chosen, false);
-    // CLIENT REPLY SKIP still swallows the reply of this command.
+    // CLIENT REPLY SKIP still suppresses the reply of this command.
     if client.reply_mode == ReplyMode::Off {
         client.reply_mode = ReplyMode::On;
     }

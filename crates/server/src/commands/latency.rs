@@ -1,4 +1,4 @@
-//! LATENCY: events that took long, and how long commands take.
+//! LATENCY: slow events, and the latencies of commands.
 
 use super::help;
 use kvick_commands::context::Error;
@@ -16,7 +16,7 @@ pub static COMMANDS: &[Command<SessionHandler>] = &[LATENCY];
 
 const ADMIN: &[Flags] = &[Flags::ADMIN, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE];
 const TIPS: &[&str] = &["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"];
-/// Rate of background passes that is often enough for expiry.
+/// A sufficient rate of background passes for expiry.
 const HZ_ENOUGH: u32 = 100;
 
 /// LATENCY
@@ -137,7 +137,7 @@ fn doctor(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The events that took long, and what may be done about them.
+/// The slow events, with advice.
 fn diagnosis(server: &Services, now: i64) -> String {
     let (all, values) = (server.latency.all(), server.config.values());
     let threshold_ms = values.read(logging::LATENCY_MONITOR_THRESHOLD);
@@ -227,7 +227,7 @@ fn histogram(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// How long a command took on all workers.
+/// A command's latencies on all workers.
 pub fn durations(server: &Services, command: &CommandInfo) -> Distribution {
     Distribution::of(server.stats.iter().map(|stats| &stats.commands[command.id as usize].durations))
 }

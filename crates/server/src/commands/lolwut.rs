@@ -28,7 +28,7 @@ pub const LOLWUT: Command<SessionHandler> = Command::new(
 fn lolwut(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let names_version = args.len() >= 3 && args[1].eq_ignore_ascii_case(b"version");
     if names_version {
-        // Earlier versions drew something else; we have one picture.
+        // Earlier versions drew other pictures; there is only one here.
         parse_i64(&args[2]).ok_or(Error::NOT_INTEGER)?;
     }
     let sizes = args.slice_from(if names_version { 3 } else { 1 });
@@ -49,11 +49,11 @@ fn signature(as_redis: bool) -> String {
     format!("\nWhichever way you turn, be quick. Kvick ver. {} ({name} ver. {number})\n", version::KVICK)
 }
 
-/// One of the two diagonals in each place, by the toss of a coin: the classic one-liner of the Commodore 64.
+/// One of the two diagonals in each place, at random: the classic one-liner of the Commodore 64.
 fn maze(columns: i64, rows: i64, seed: u64) -> String {
     let mut state = seed | 1;
     let mut coin = || {
-        // xorshift64: quality enough for a coin.
+        // xorshift64: random enough for this.
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;

@@ -1,4 +1,4 @@
-//! MEMORY: what keys and the server take of memory.
+//! MEMORY: memory use of keys and of the server.
 
 use super::help;
 use crate::memory::Overview;
@@ -12,13 +12,13 @@ use kvick_resp::format::parse_i64;
 pub static COMMANDS: &[Command<SessionHandler>] = &[MEMORY];
 
 const SURVEY_TIPS: &[&str] = &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"];
-/// A table's share in a key: one slot.
+/// A key's share of a table: one slot.
 const SLOT: usize = size_of::<u64>();
-/// Below this there is nothing to say about memory.
+/// Below this, memory use is not diagnosed.
 const EMPTY_BELOW: usize = 5 << 20;
-/// A waste below this is none.
+/// Smaller waste is ignored.
 const WASTE_MIN: i64 = 10 << 20;
-/// Bytes that clients may take each.
+/// Acceptable average memory per client, in bytes.
 const CLIENT_MAX: usize = 200 << 10;
 
 /// MEMORY
@@ -91,7 +91,7 @@ pub const MEMORY: Command<SessionHandler> = Command::container(
     ],
 );
 
-/// Elements of a large collection that MEMORY USAGE looks at, unless told otherwise.
+/// Default number of sampled elements of MEMORY USAGE.
 const SAMPLES: usize = 5;
 
 fn usage(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
@@ -128,7 +128,7 @@ fn stats(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     for (number, usage) in &overview.databases {
         cx.reply.bulk(format!("db.{number}").as_bytes());
         cx.reply.map(2);
-        // Entries hold their expiry themselves: there is no second table.
+        // Entries contain their expiry: there is no second table.
         reply_figures(
             cx,
             &[
@@ -154,7 +154,7 @@ fn reply_figures(cx: &mut Session<'_>, figures: &[(&str, Figure)]) {
 
 type Figures = Vec<(&'static str, Figure)>;
 
-/// The figures before and after those of single databases, with what the texts of scripts and libraries take.
+/// The figures before and after those of the databases, and the memory of script and library sources.
 fn figures(overview: &Overview, [scripts, libraries]: [usize; 2]) -> (Figures, Figures) {
     use Figure::{Bytes, Ratio, Signed};
     let figures = &overview.figures;
@@ -210,7 +210,7 @@ fn doctor(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// What is remarkable about the use of memory. The limits are the reference's.
+/// Diagnoses memory use, with the reference's limits.
 fn diagnosis(overview: &Overview, clients: usize) -> String {
     let allocated = overview.figures.used;
     if allocated < EMPTY_BELOW {

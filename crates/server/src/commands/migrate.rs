@@ -1,4 +1,4 @@
-//! MIGRATE: what is asked for, and the beginning of the way: see [`kvick_replication::migration`].
+//! MIGRATE: parses the request and starts the migration job: see [`kvick_replication::migration`].
 
 use kvick_commands::context::Error;
 use kvick_commands::spec::{
@@ -21,7 +21,7 @@ const KEY: usize = 3;
 const DATABASE: usize = 4;
 const TIMEOUT: usize = 5;
 const OPTIONS: usize = 6;
-/// The timeout in milliseconds of those who give none.
+/// The default timeout in milliseconds.
 const TIMEOUT_MS: i64 = 1000;
 const MOVED: &[KeyFlags] = &[KeyFlags::RW, KeyFlags::ACCESS, KeyFlags::DELETE];
 const SOME_MOVED: &[KeyFlags] = &[KeyFlags::RW, KeyFlags::ACCESS, KeyFlags::DELETE, KeyFlags::INCOMPLETE];
@@ -73,15 +73,15 @@ pub const MIGRATE: Command<SessionHandler> = Command::new(
     migrate,
 );
 
-/// What stands behind the timeout.
+/// The options after the timeout.
 #[derive(Default)]
 struct Options {
     copy: bool,
     replace: bool,
-    /// The arguments that are the user and the password.
+    /// The argument indices of user and password.
     user: Option<usize>,
     password: Option<usize>,
-    /// The first argument behind KEYS.
+    /// The index of the first argument after KEYS.
     keys: Option<usize>,
 }
 
@@ -119,7 +119,7 @@ impl Options {
     }
 }
 
-/// A request that makes no sense names no keys.
+/// An invalid request has no keys.
 fn find_keys(args: Args<'_>) -> Option<KeyPositions> {
     let flags = MOVED.iter().copied().fold(KeyFlags::empty(), KeyFlags::union);
     let (first, last) = match Options::parse(args).ok()?.keys {
@@ -149,7 +149,7 @@ fn request(args: Args<'_>, options: &Options) -> Result<Request, Error> {
 }
 
 fn migrate(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
-    // Also of a request that is refused for something else.
+    // Also if the request is refused for another reason.
     redact(cx, args);
     let options = Options::parse(args)?;
     let request = request(args, &options)?;
@@ -177,7 +177,7 @@ fn migrate(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     if cx.in_transaction { go_now(cx, job) } else { depart(cx, job) }
 }
 
-/// Hides what the logs must not show.
+/// Hides credentials from MONITOR and the command log.
 fn redact(cx: &mut Session<'_>, args: Args<'_>) {
     let mut at = OPTIONS;
     while let Some(word) = args.get(at) {
@@ -192,9 +192,9 @@ fn redact(cx: &mut Session<'_>, args: Args<'_>) {
     }
 }
 
-/// Sends the keys off, and has the client wait.
+/// Starts a migration job and blocks the client.
 fn depart(cx: &mut Session<'_>, mut job: MigrationJob) -> Result<(), Error> {
-    // It waits for no key: nobody but the migrator ends this.
+    // The client waits for no key: only the migrator ends the wait.
     let waiter = Waiter::new(Kind::String, false, 0, Box::new(()));
     job.client.ticket = waiter.ticket();
     for packed_key in job.packed_keys.iter().filter(|_| !job.request.copy) {
@@ -206,7 +206,7 @@ fn depart(cx: &mut Session<'_>, mut job: MigrationJob) -> Result<(), Error> {
     Ok(())
 }
 
-/// Sends the keys and waits for the answer with the transaction's locks held, so that nothing can change meanwhile.
+/// Sends the keys and waits for the answer under the transaction's locks, so that nothing can change meanwhile.
 fn go_now(cx: &mut Session<'_>, mut job: MigrationJob) -> Result<(), Error> {
     migration::send_now(cx.server, &mut job);
     let (lazy, number) = (cx.settings.lazy_server_del, job.db);

@@ -1,4 +1,4 @@
-//! MODULE: there are no modules, and none can be loaded. The commands are there for those who ask what is loaded.
+//! MODULE: modules are not supported. The commands exist for clients that list modules.
 
 use crate::commands::help;
 use kvick_commands::context::Error;

@@ -1,4 +1,4 @@
-//! MONITOR: has a connection shown every command that is executed.
+//! MONITOR: streams every executed command to a connection.
 
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Command, Flags, Group, LockRule, Spec};
@@ -12,13 +12,13 @@ pub static COMMANDS: &[Command<SessionHandler>] = &[MONITOR];
 pub const MONITOR: Command<SessionHandler> = Command::new(
     Spec::new("monitor", 1)
         .flags(&[Flags::ADMIN, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
-        // No worker is amid a batch: what is executed after the reply is shown, and nothing from before.
+        // No worker is in a batch: the monitor shows every command after the reply, and none from before.
         .lock(LockRule::Global)
         .doc(Group::Server, "1.0.0", "", "Shows every command that the server executes."),
     monitor,
 );
 
-/// A monitor that asks again gets no reply, nor does a replica.
+/// A client that is already a monitor gets no reply, nor does a replica.
 fn monitor(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     if cx.in_transaction {
         return Err(Error::text("ERR MONITOR isn't allowed for DENY BLOCKING client"));

@@ -31,7 +31,7 @@ pub const BGSAVE: Command<SessionHandler> = Command::new(
     Spec::new("bgsave", -1)
         .flags(&[Flags::NO_ASYNC_LOADING, Flags::ADMIN, Flags::NOSCRIPT])
         .acl(&[Categories::ADMIN, Categories::DANGEROUS, Categories::SLOW])
-        // The snapshot begins between all other commands.
+        // The snapshot begins between other commands.
         .lock(LockRule::Global)
         .doc(Group::Server, "1.0.0", "O(1)", "Saves the data set as a file in the background.")
         .args(&[Arg::one_of(
@@ -69,14 +69,14 @@ fn save_in_background(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error>
         _ => return Err(Error::text("ERR syntax error")),
     }
     if cx.in_transaction {
-        // What is saved is of a moment between transactions.
+        // A snapshot cannot begin within a transaction.
         background::schedule(&cx.server.persistence)?;
         logging::notice(format_args!("Background saving scheduled to run after transaction execution"));
         cx.reply.simple("Background saving scheduled");
         return Ok(());
     }
     match background::begin(cx.server, cx.locked) {
-        // What was cancelled is over in a moment.
+        // The cancelled snapshot ends soon.
         Err(Busy(purpose)) if cx.server.persistence.status().is_ending() || (may_wait && purpose != Purpose::Save) => {
             background::schedule(&cx.server.persistence)?;
             cx.reply.simple("Background saving scheduled");

@@ -1,4 +1,4 @@
-//! SHUTDOWN: ends the server, or withdraws a signal's request to do so.
+//! SHUTDOWN: shuts the server down, or withdraws a pending shutdown.
 
 use crate::process::shutdown::{self, Asker, Begun};
 use crate::server::Serving;
@@ -72,7 +72,7 @@ fn shutdown(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     match begun {
         Begun::Ending => cx.client.fate = Fate::Close,
         Begun::Waiting => {
-            // It waits for no key.
+            // The client waits for no key.
             let waiter = Waiter::new(Kind::String, false, 0, Box::new(()));
             let (client, version) = (cx.client.info.clone(), cx.client.version);
             shutdown::join(cx.server(), Asker { client, ticket: waiter.ticket(), version });
@@ -82,7 +82,7 @@ fn shutdown(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// What the arguments ask for.
+/// The parsed arguments.
 #[derive(Debug, PartialEq, Eq)]
 enum Wish {
     Abort,

@@ -1,4 +1,4 @@
-//! TIME: what the server's clock shows.
+//! TIME: the server's clock.
 
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Command, Flags, Group, Spec};
@@ -20,7 +20,7 @@ pub const TIME: Command<SessionHandler> = Command::new(
 );
 
 fn time(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
-    // For a script, time stands still.
+    // Within a script, time does not advance.
     let now_us = cx.script_us.unwrap_or_else(kvick_runtime::clock::unix_us);
     cx.reply.array(2);
     cx.reply.bulk_int(now_us / MICROSECONDS);

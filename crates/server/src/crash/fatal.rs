@@ -1,10 +1,10 @@
-//! Signals that mean the process is broken: SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT.
+//! Fatal signals: SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT.
 //!
-//! What must hold: a handler may have interrupted anything, the allocator and a lock's holder included. So it allocates
-//! nothing, takes no lock, and calls only what is safe there: `write`, `nanosleep`, `prctl`, `getpid`, `raise`, and
-//! last the unwinder, when all that is certain has been written. It runs on the alternative stack that the standard
-//! library gives every thread, for a stack that overflowed; it is reset before it runs, so that a second fault ends the
-//! process.
+//! Invariant: a handler may have interrupted anything, including the allocator or a thread that holds a lock. So it
+//! allocates nothing, takes no lock, and calls only async-signal-safe functions: `write`, `nanosleep`, `prctl`,
+//! `getpid`, `raise`, and finally the unwinder, after everything reliable has been written. It runs on the alternative
+//! stack that the standard library gives every thread, in case of a stack overflow. The handler is reset before it
+//! runs, so that a second fault ends the process.
 
 use super::{CRASHING, ENABLED, END, START};
 use kvick_runtime::logging;
@@ -13,12 +13,12 @@ use libc::{c_int, c_void, siginfo_t};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const FATAL: [c_int; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGABRT];
-/// Frames of the stack that are shown.
+/// Maximum number of stack frames in a report.
 const FRAMES_MAX: usize = 64;
-/// How long the log's thread has to write what was logged before the crash.
+/// Time for the log's thread to write earlier messages.
 const LOG_PAUSE: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
-/// Where the program's code was loaded, so that addresses can be looked up in its file.
+/// The load address of the program's code, so that addresses can be looked up in its file.
 static CODE_START: AtomicUsize = AtomicUsize::new(0);
 static CODE_END: AtomicUsize = AtomicUsize::new(0);
 
@@ -35,20 +35,20 @@ pub fn install() {
     }
 }
 
-/// Has SIGALRM come in that time, which ends a process that is still at its report then.
+/// Schedules SIGALRM after this time, which ends a process that is still writing its report.
 pub fn give_up_after(seconds: u32) {
     // SAFETY: a plain number.
     unsafe { libc::alarm(seconds) };
 }
 
-/// Ends the process by SIGABRT, without a report of that.
+/// Ends the process by SIGABRT, without a report.
 pub fn abort() -> ! {
     // SAFETY: the default action ends the process.
     unsafe { libc::signal(libc::SIGABRT, libc::SIG_DFL) };
     std::process::abort()
 }
 
-/// Remembers which addresses belong to the program's own file.
+/// Finds the address range of the program's own file.
 fn find_code() {
     let (maps, file) = (std::fs::read_to_string("/proc/self/maps"), std::env::current_exe());
     let (Ok(maps), Ok(file)) = (maps, file) else { return };
@@ -61,7 +61,7 @@ fn find_code() {
     }
 }
 
-/// The addresses at the beginning of a line of `/proc/self/maps`.
+/// The address range at the start of a line of `/proc/self/maps`.
 fn parse_range(line: &str) -> Option<(usize, usize)> {
     let (start, end) = line.split(' ').next()?.split_once('-')?;
     Some((usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?))
@@ -140,7 +140,7 @@ struct Trace {
     frames: usize,
 }
 
-/// Writes one frame's address. What it returns has the unwinder go on (0) or end (5).
+/// Writes one frame's address. The return value makes the unwinder continue (0) or stop (5).
 extern "C" fn on_frame(frame: *mut c_void, trace: *mut c_void) -> c_int {
     // SAFETY: the unwinder passes a frame of its own, and the argument given in `report`.
     let (address, trace) = unsafe { (_Unwind_GetIP(frame), &mut *trace.cast::<Trace>()) };
@@ -149,7 +149,7 @@ extern "C" fn on_frame(frame: *mut c_void, trace: *mut c_void) -> c_int {
     if trace.frames < FRAMES_MAX { 0 } else { 5 }
 }
 
-/// Writes to a file descriptor without a buffer.
+/// Unbuffered writes to a file descriptor.
 #[derive(Clone, Copy)]
 struct Writer(c_int);
 

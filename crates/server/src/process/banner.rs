@@ -1,4 +1,4 @@
-//! What the server says of itself when it starts.
+//! The startup messages.
 
 use super::version::{GIT_DIRTY, GIT_SHA};
 use kvick_config::Values;
@@ -12,7 +12,7 @@ use kvick_runtime::logging::LogLevel;
 use kvick_runtime::version::{KVICK, VALKEY};
 use std::io::IsTerminal;
 
-/// Shows the logo if `always-show-logo` asks for it or a person looks on; else one line that tools read.
+/// Shows the logo if `always-show-logo` is set or the output is a terminal; otherwise one line for tools.
 pub fn show(values: &Values, listening: &[String]) {
     let mode = mode(values);
     let on_terminal =
@@ -29,7 +29,7 @@ fn mode(values: &Values) -> &'static str {
     if values.read(CLUSTER_ENABLED) { "cluster" } else { "standalone" }
 }
 
-/// The letter K beside the facts. ` PID: ` with the number behind it is what Valkey's test suite waits for.
+/// The logo next to the facts. Valkey's test suite waits for ` PID: ` followed by the number.
 fn logo(mode: &str, workers: u32, listening: &[String]) -> String {
     let listening = if listening.is_empty() { "nothing".to_owned() } else { listening.join(", ") };
     let (bits, pid) = (usize::BITS, std::process::id());

@@ -1,7 +1,7 @@
-//! Going to the background, and the file that says which process is there.
+//! Running in the background, and the PID file.
 //!
-//! What must hold: [`fork_to_background`] is called while the process has one thread. A forked process has only the
-//! thread that forked, and locks that others held would stay locked in it for ever.
+//! Invariant: [`fork_to_background`] is called while the process has one thread. A forked process has only the thread
+//! that forked; locks held by other threads would stay locked in it forever.
 
 use kvick_config::Refusal;
 use kvick_config::Values;
@@ -12,11 +12,11 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 
-/// Where the file is if the server runs in the background and nobody said where; Valkey's place.
+/// The default path of the PID file in the background; Valkey's path.
 const PIDFILE_DEFAULT: &str = "/var/run/valkey.pid";
 
-/// Goes on as a child process with a session of its own and without a terminal; the parent exits with 0. Output to
-/// standard streams goes nowhere from then on.
+/// Continues as a child process with its own session and no terminal; the parent exits with 0. Output to standard
+/// streams is discarded from then on.
 pub fn fork_to_background() -> io::Result<()> {
     // SAFETY: the process has one thread (see the module's documentation).
     match unsafe { libc::fork() } {
@@ -37,12 +37,12 @@ pub fn fork_to_background() -> io::Result<()> {
     Ok(())
 }
 
-/// The file with the process's number; removed by [`PidFile::remove`].
+/// The PID file, deleted by [`PidFile::remove`].
 pub struct PidFile(PathBuf);
 
 impl PidFile {
-    /// Writes the file if one is configured, or if the server runs in the background. That it cannot be written is
-    /// logged, and no reason not to run.
+    /// Writes the file if one is configured, or if the server runs in the background. Errors are logged and otherwise
+    /// ignored.
     pub fn write(values: &Values, in_background: bool) -> Option<Self> {
         let name = match values.read(PIDFILE) {
             Some(name) => name.to_vec(),
@@ -63,7 +63,7 @@ impl PidFile {
     }
 }
 
-/// Whether the settings ask for a process in the background.
+/// Whether the settings request a background process.
 pub fn is_wanted(values: &Values) -> bool {
     values.read(DAEMONIZE)
 }

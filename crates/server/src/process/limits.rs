@@ -1,20 +1,20 @@
-//! The limit of open files, and how many clients it allows.
+//! The limit of open files, and the number of clients it allows.
 
 use kvick_config::Refusal;
 use kvick_runtime::logging;
 use std::io;
 
-/// Descriptors beside those of clients: listeners, log, files of the data set, standard streams.
+/// Descriptors besides those of clients: listeners, log, data files, standard streams.
 const RESERVED: u64 = 32;
-/// Workers whose own descriptors are among the reserved ones.
+/// Workers whose own descriptors are included in the reserved ones.
 const WORKERS_RESERVED: u64 = 8;
-/// What one worker needs: its poll, and what wakes it.
+/// Descriptors per worker: its poll and its waker.
 const PER_WORKER: u64 = 2;
-/// The limit that is assumed if the system does not tell it.
+/// The limit assumed if the system does not report it.
 const LIMIT_ASSUMED: u64 = 1024;
 
-/// Raises the limit so that `maxclients` connections fit. Returns how many do fit, which is fewer if the limit cannot
-/// be raised that far, and logs what was done; an error if there is not even room for one.
+/// Raises the limit so that `maxclients` connections fit. Returns the number that fits, which is lower if the limit
+/// cannot be raised that far, and logs the change. Fails if not even one client fits.
 pub fn allow_clients(maxclients: u32, workers: usize) -> Result<u32, TooLow> {
     let reserved = RESERVED + PER_WORKER * (workers as u64).saturating_sub(WORKERS_RESERVED);
     let needed = u64::from(maxclients) + reserved;
@@ -41,7 +41,7 @@ pub fn allow_clients(maxclients: u32, workers: usize) -> Result<u32, TooLow> {
         }
         Err(error) => error,
     };
-    // The hard limit is what anybody may have.
+    // An unprivileged process can raise the soft limit to the hard limit.
     let reached = if hard > soft && set_limits(hard, hard).is_ok() { hard } else { soft };
     if reached <= reserved {
         return Err(TooLow { limit: soft, needed });
@@ -61,7 +61,7 @@ pub fn allow_clients(maxclients: u32, workers: usize) -> Result<u32, TooLow> {
     Ok(fit)
 }
 
-/// There is no room for a single client.
+/// The limit does not allow a single client.
 #[derive(Debug)]
 pub struct TooLow {
     limit: u64,
@@ -91,7 +91,7 @@ fn limits() -> io::Result<(u64, u64)> {
     }
 }
 
-/// Sets the soft limit, and the hard one with it where it is in the way.
+/// Sets the soft limit, and raises the hard limit if necessary.
 fn raise(wanted: u64, hard: u64) -> io::Result<()> {
     set_limits(wanted, wanted.max(hard))
 }

@@ -1,15 +1,14 @@
-//! `--test-memory`: whether memory keeps what is written to it.
+//! `--test-memory`: tests the machine's memory.
 //!
 //! Each pass fills the memory with a pattern, reads all of it back, and writes and reads the complement, so that every
-//! bit is seen as 0 and as 1. The patterns are those that find the usual faults: solid and alternating bits for cells
-//! that stick, each word's own address for lines that select the wrong cell, random words for cells that disturb their
-//! neighbours.
+//! bit is tested as 0 and as 1. The patterns detect common faults: solid and alternating bits for stuck cells, each
+//! word's own address for address line faults, random words for cells that disturb their neighbours.
 
 use std::hint::black_box;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// What is printed if the amount is missing.
+/// The usage message.
 pub const USAGE: &str = "\
 Please say how much memory to test, in megabytes.
 Example: kvick-server --test-memory 4096
@@ -19,7 +18,7 @@ Example: kvick-server --test-memory 4096
 const ROUNDS: u64 = 3;
 const WORDS_PER_MEGABYTE: usize = (1 << 20) / size_of::<u64>();
 
-/// Tests so much memory, and prints how that went.
+/// Tests this amount of memory, and prints the result.
 pub fn run(megabytes: u64) -> ExitCode {
     let words = usize::try_from(megabytes).ok().and_then(|count| count.checked_mul(WORDS_PER_MEGABYTE));
     let mut memory: Vec<u64> = Vec::new();
@@ -34,7 +33,7 @@ pub fn run(megabytes: u64) -> ExitCode {
     for round in 1..=ROUNDS {
         for pattern in Pattern::ALL {
             print!("\rRound {round} of {ROUNDS}: {:<20}", pattern.name());
-            // Progress is a courtesy.
+            // Progress output is optional.
             let _ = std::io::stdout().flush();
             faults += check(&mut memory, |index| pattern.word(index, round));
             faults += check(&mut memory, |index| !pattern.word(index, round));
@@ -87,10 +86,10 @@ fn scramble(seed: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Writes a pattern to all of the memory, and counts the words that do not read back.
+/// Fills the memory with a pattern, and counts the words that read back differently.
 fn check(memory: &mut [u64], word: impl Fn(usize) -> u64) -> usize {
     memory.iter_mut().enumerate().for_each(|(index, cell)| *cell = word(index));
-    // From here on the compiler must believe that the memory holds anything.
+    // From here on the compiler must assume that the memory has unknown content.
     let memory = black_box(memory);
     memory.iter().enumerate().filter(|(index, cell)| **cell != word(*index)).count()
 }

@@ -1,8 +1,8 @@
-//! The life of the process: from the command line to the workers, and to its end.
+//! The process: from the command line to the workers, and to its exit.
 //!
-//! [`start`] has the order in which a server begins and ends; the other modules are its steps. [`shutdown`] decides
-//! whether a server that is asked to end may. Everything that must happen while there is only one thread (the title's
-//! memory, the fork, the signal mask) happens here, before the log's thread and the workers are started.
+//! [`start`] defines the order of startup and exit; the other modules are its steps. [`shutdown`] decides whether a
+//! requested shutdown may proceed. Everything that requires a single thread (the title's memory, the fork, the signal
+//! mask) happens here, before the log's thread and the workers start.
 
 mod banner;
 mod daemon;
@@ -34,7 +34,7 @@ pub fn run_script_call() -> ExitCode {
     }
 }
 
-/// Prints to standard output. Who closed it does not want to know.
+/// Prints to standard output. Errors are ignored: the reader may have closed it.
 fn print(text: &str) -> ExitCode {
     use std::io::Write;
     match std::io::stdout().write_all(text.as_bytes()) {

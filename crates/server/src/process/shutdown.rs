@@ -1,10 +1,10 @@
-//! Whether a server that is asked to end may, and its end.
+//! Shutdown: whether it may proceed, and its steps.
 //!
-//! A signal leaves a [`Request`] that the first worker acts upon at its next tick, so that SHUTDOWN ABORT can still
-//! withdraw it. SHUTDOWN acts at once. A server with replicas that have not got all holds writes and waits for them,
-//! for as long as `shutdown-timeout` says; until then it can be withdrawn as well. Then the data set is saved if that
-//! is wanted, the workers are told, and the rest is up to the main thread, which waits for them. What was saved last is
-//! what the clients were told: no command runs between the save and the end.
+//! A signal sets a [`Request`] that the first worker handles at its next tick, so that SHUTDOWN ABORT can still
+//! withdraw it. SHUTDOWN acts at once. A server whose replicas have not caught up pauses writes and waits for them, for
+//! at most `shutdown-timeout`; until then the shutdown can be withdrawn. Then the data set is saved if requested, the
+//! workers are stopped, and the main thread, which waits for them, does the rest. The last save contains every
+//! acknowledged write: no command runs between the save and the exit.
 
 use crate::server::Server;
 use kvick_config::tables::logging::HIDE_USER_DATA_FROM_LOG;
@@ -29,12 +29,12 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
-/// A signal's request that the server end.
+/// A signal's shutdown request.
 #[derive(Default)]
 pub struct Request {
     /// The signal's number; 0 for none.
     signal: AtomicI32,
-    /// Whether it is being acted upon, which takes time if the data set is saved.
+    /// Whether it is being handled, which takes time if the data set is saved.
     acting: AtomicBool,
     /// A shutdown that waits for replicas.
     waiting: Mutex<Option<Waiting>>,
@@ -43,13 +43,13 @@ pub struct Request {
 /// A shutdown that waits for replicas.
 struct Waiting {
     flags: ShutdownFlags,
-    /// Unix time in ms until which it does at most.
+    /// Deadline, as Unix time in ms.
     until_ms: i64,
-    /// Who asked for it.
+    /// The clients that requested it.
     askers: Vec<Asker>,
 }
 
-/// A client that asked for a shutdown, and waits for it.
+/// A client that requested a shutdown, and waits for it.
 pub struct Asker {
     /// The client.
     pub client: Arc<ClientInfo>,
@@ -59,26 +59,26 @@ pub struct Asker {
     pub version: Version,
 }
 
-/// What clients are told whose shutdown is not to be.
+/// The error for clients whose shutdown was refused.
 pub const REFUSED: &str = "ERR Errors trying to SHUTDOWN. Check logs.";
 
 impl Request {
-    /// A signal asks.
+    /// Records a signal.
     pub fn make(&self, signal: i32) {
         self.signal.store(signal, Ordering::Relaxed);
     }
 
-    /// Whether a signal asked and nobody has acted upon it.
+    /// Whether a signal's request has not been handled yet.
     pub fn is_made(&self) -> bool {
         self.signal.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether the server is about to end, unless it cannot save the data set.
+    /// Whether the server is about to exit, unless saving fails.
     pub fn is_acted_upon(&self) -> bool {
         self.acting.load(Ordering::Relaxed) || self.is_waiting()
     }
 
-    /// Milliseconds that a shutdown which waits for replicas does so at most.
+    /// Milliseconds until a shutdown stops waiting for replicas.
     pub fn left_ms(&self) -> Option<i64> {
         self.waiting.lock().as_ref().map(|waiting| (waiting.until_ms - clock::unix_ms()).max(0))
     }
@@ -88,24 +88,25 @@ impl Request {
         self.waiting.lock().is_some()
     }
 
-    /// Takes the request back or up; the signal's number if there was one.
+    /// Takes the request; the signal's number if there was one.
     pub fn take(&self) -> Option<i32> {
         Some(self.signal.swap(0, Ordering::Relaxed)).filter(|signal| *signal != 0)
     }
 }
 
-/// The server goes on, for a reason that the log tells.
+/// The server keeps running, for a reason that has been logged.
 #[derive(Debug)]
 pub struct Refused;
 
-/// Withdraws a shutdown that has not begun to end the server; false when there is none. The world is held.
+/// Withdraws a shutdown that has not begun to stop the server; false if there is none. The caller holds the global
+/// lock.
 pub fn abort(server: &Server) -> bool {
     let there_was = server.shutdown.take().is_some() | server.shutdown.is_waiting();
     give_up(server);
     there_was
 }
 
-/// Acts upon a signal, if one asked, and goes on with a shutdown that waits. Called at every tick.
+/// Handles a signal's request, and continues a waiting shutdown. Called at every tick.
 pub fn poll(server: &'static Server) {
     go_on(server);
     if server.is_ending() || !server.shutdown.is_made() {
@@ -113,21 +114,21 @@ pub fn poll(server: &'static Server) {
     }
     let Some(signal) = server.shutdown.take() else { return };
     let flags = server.config.read(if signal == libc::SIGINT { SHUTDOWN_ON_SIGINT } else { SHUTDOWN_ON_SIGTERM });
-    // The log has told why, if it is refused, and there is nobody else to tell.
+    // A refusal has been logged.
     let _ = begin(server, &mut server.keyspace.lock_global(), flags, None);
 }
 
-/// What became of the wish to end the server.
+/// The outcome of a shutdown request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Begun {
-    /// It ends.
+    /// The server exits.
     Ending,
-    /// It waits for replicas: whoever asked may [join](join).
+    /// The shutdown waits for replicas: the client may [join](join) it.
     Waiting,
 }
 
-/// Ends the server when its replicas have all, unless that loses what the user wants saved. `client` is who asked by a
-/// command.
+/// Shuts down once the replicas have caught up, unless this would lose data that should be saved. `client` is the
+/// client whose command requested it.
 pub fn begin(
     server: &'static Server,
     global: &mut Locked,
@@ -159,20 +160,20 @@ pub fn begin(
     Ok(Begun::Ending)
 }
 
-/// Has a client wait for the shutdown that is under way.
+/// Makes a client wait for the running shutdown.
 pub fn join(server: &Server, asker: Asker) {
     if let Some(waiting) = server.shutdown.waiting.lock().as_mut() {
         waiting.askers.push(asker);
     }
 }
 
-/// The replicas that have not got all.
+/// The replicas that have not caught up.
 fn lagging(server: &Server) -> impl Iterator<Item = Arc<Replica>> {
     let end = server.keyspace.log.offset();
     server.replication.replicas.all().into_iter().filter(move |replica| replica.applied.load(Ordering::Acquire) != end)
 }
 
-/// Goes on with a shutdown that waits, if it need not wait any longer.
+/// Continues a shutdown if its wait is over.
 fn go_on(server: &'static Server) {
     let Some((flags, until_ms)) = server.shutdown.waiting.lock().as_ref().map(|w| (w.flags, w.until_ms)) else {
         return;
@@ -181,13 +182,13 @@ fn go_on(server: &'static Server) {
         return;
     }
     let mut global = server.keyspace.lock_global();
-    // It may have been withdrawn meanwhile. If it is refused the log has told why.
+    // It may have been withdrawn meanwhile. A refusal has been logged.
     if server.shutdown.is_waiting() && end(server, &mut global, flags).is_err() {
         give_up(server);
     }
 }
 
-/// Waits no more, and tells those who asked.
+/// Abandons a waiting shutdown, and answers the clients that requested it.
 fn give_up(server: &Server) {
     let Some(waiting) = server.shutdown.waiting.lock().take() else { return };
     for Asker { client, ticket, version } in waiting.askers {
@@ -199,7 +200,7 @@ fn give_up(server: &Server) {
     server.send_all(|| Message::Resume);
 }
 
-/// Tells the log which replicas lose something.
+/// Logs the replicas that will miss data.
 fn tell_of_replicas(server: &Server) {
     let (end, now_ms) = (server.keyspace.log.offset(), clock::unix_ms());
     let (all, mut behind) = (server.replication.replicas.count(), 0);
@@ -219,7 +220,7 @@ fn tell_of_replicas(server: &Server) {
     }
 }
 
-/// Ends the server, unless that loses what the user wants saved.
+/// Shuts down, unless this would lose data that should be saved.
 fn end(server: &'static Server, global: &mut Locked, flags: ShutdownFlags) -> Result<(), Refused> {
     tell_of_replicas(server);
     server.shutdown.acting.store(true, Ordering::Relaxed);
@@ -227,18 +228,18 @@ fn end(server: &'static Server, global: &mut Locked, flags: ShutdownFlags) -> Re
     server.shutdown.acting.store(false, Ordering::Relaxed);
     saved?;
     server.admission.set(Reasons::ENDING, true);
-    // Before connections are closed: whoever sees the end finds no files that are not complete.
+    // Before connections are closed: a client that sees the end must not find incomplete files.
     server.persistence.abandon();
     server.end();
     Ok(())
 }
 
-/// Saves the data set for the last time, if that is wanted.
+/// Saves the data set, if requested.
 fn save_last(server: &'static Server, global: &mut Locked, flags: ShutdownFlags) -> Result<(), Refused> {
     if background::cancel(&server.persistence) {
         logging::warning(format_args!("There is a background save. Cancelling it!"));
     }
-    // Half a data set must not take the place of the whole one, nor one that a script is changing.
+    // An incomplete data set, or one that a script is changing, must not replace the saved one.
     let is_incomplete = server.admission.has(Reasons::LOADING | Reasons::BUSY);
     if !is_incomplete {
         end_files(server, flags)?;
@@ -262,14 +263,14 @@ fn save_last(server: &'static Server, global: &mut Locked, flags: ShutdownFlags)
     Err(Refused)
 }
 
-/// Has the append-only file hold all that was done.
+/// Writes and syncs the append-only file.
 fn end_files(server: &'static Server, flags: ShutdownFlags) -> Result<(), Refused> {
     let state = server.aof.status().state;
     if state == State::Off {
         return Ok(());
     }
     if server.persistence.status().running_for(Purpose::AofBase).is_some() {
-        // Until the first base is there, the files hold nothing.
+        // Until the first base is installed, the files are incomplete.
         if state == State::Waiting && !flags.contains(ShutdownFlags::FORCE) {
             logging::warning(format_args!("Writing initial AOF, can't exit."));
             logging::warning(format_args!(
@@ -284,12 +285,12 @@ fn end_files(server: &'static Server, flags: ShutdownFlags) -> Result<(), Refuse
         aof::rewrite::cancel(server);
     }
     logging::notice(format_args!("Calling fsync() on the AOF file."));
-    // The log has told why, if it could not be written; nobody can do anything about it now.
+    // Write errors have been logged; nothing else can be done.
     aof::flush(server);
     Ok(())
 }
 
-/// The last line of a log; Valkey's words, since tools wait for them.
+/// The last line of a log, in Valkey's wording, since tools wait for it.
 pub fn say_goodbye() {
     logging::warning(format_args!("Valkey is now ready to exit, bye bye..."));
 }

@@ -1,4 +1,4 @@
-//! How a server begins and ends: one step after the other, in the order that each needs.
+//! The steps of startup and exit, in the required order.
 
 use super::daemon::PidFile;
 use super::{banner, daemon, limits, shutdown, system, title, version};
@@ -39,10 +39,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc;
 
-/// Below this `maxmemory` is more likely a mistake than a wish.
+/// A smaller `maxmemory` is probably a mistake.
 const MAXMEMORY_PLAUSIBLE: u64 = 1 << 20;
 
-/// Runs a server from its configuration to its end.
+/// Runs a server from its configuration to its exit.
 pub fn serve(program: &OsStr, sources: &Sources) -> ExitCode {
     let mut table = crate::commands::table();
     let mut users = Vec::new();
@@ -64,8 +64,8 @@ pub fn serve(program: &OsStr, sources: &Sources) -> ExitCode {
     if outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Takes in the lines of the configuration that are no settings. Those about modules are refused: to start without the
-/// commands that they ask for would be worse than not to start.
+/// Applies the lines of the configuration that are not settings. Lines about modules are refused: without the commands
+/// of the module the server would be unusable.
 fn accept(table: &mut CommandTable<Handler>, users: &mut Vec<UserLine>, entry: Entry) -> Result<(), Refusal> {
     match entry {
         Entry::RenameCommand { from, to } => {
@@ -87,7 +87,7 @@ fn accept(table: &mut CommandTable<Handler>, users: &mut Vec<UserLine>, entry: E
     }
 }
 
-/// Tells of settings that have no effect.
+/// Warns about settings that have no effect.
 fn check(values: &Values) -> Result<(), Failure> {
     let defaults = Values::defaults()?;
     let is_idle = |id: &Id| id.directive().effect == Effect::Kept && values.value(*id) != defaults.value(*id);
@@ -118,7 +118,7 @@ fn run(
     if in_background {
         daemon::fork_to_background()?;
     }
-    // From here on there may be threads.
+    // Threads may start after this.
     signals::block();
     crash::watch(&values);
     kvick_runtime::memory::register_thread();
@@ -174,13 +174,13 @@ fn greet(program: &OsStr, only_defaults: bool) {
     logging::notice(format_args!("monotonic clock: {}", clock::description()));
 }
 
-/// Starts the workers and waits for them to end.
+/// Starts the workers and waits until they end.
 fn work(server: &'static Server, listeners: Listeners) -> Result<(), Failure> {
     let values = server.config.values();
     server.tls.configure(&values).map_err(|_| "Failed to configure TLS. Check logs for more info.")?;
     server.set_listeners(listeners.clone());
     title::apply(&values);
-    // The log tells if it cannot be, and then it stays as it is.
+    // Errors are logged, and the score stays unchanged.
     let _ = oom_score::apply(&values);
     banner::show(&values, &server.listening.read());
     system::warn_of_backlog(&values);
@@ -195,7 +195,7 @@ fn work(server: &'static Server, listeners: Listeners) -> Result<(), Failure> {
     migration::start(server)?;
     replication::link::start(server)?;
     logging::notice(format_args!("Server initialized"));
-    // From their first request on the workers answer that the data set is not there yet, if there is one.
+    // If a data set exists, workers answer from their first request on that it is being loaded.
     let keeps_files = values.read(APPENDONLY);
     let to_load = keeps_files || dump::is_there(&values);
     server.admission.set(Reasons::LOADING, to_load);
@@ -214,20 +214,20 @@ fn work(server: &'static Server, listeners: Listeners) -> Result<(), Failure> {
         Err(_) => server.end(),
     }
     for thread in threads {
-        // A worker does not panic without ending the process.
+        // A panic of a worker ends the process.
         let _ = thread.join();
     }
     loaded
 }
 
-/// The data are there: commands are served, and what has expired meanwhile goes.
+/// The data is loaded: enables commands, and the deletion of expired keys.
 fn end_loading(server: &Server) {
     server.admission.set(Reasons::LOADING, false);
     server.send_all(|| Message::Loaded);
 }
 
-/// Has the data set loaded, from the files that keep it or else from the dump, and then the workers serve it. After an
-/// error they must not: part of it is not there.
+/// Loads the data set, from the append-only file or else from the dump; then workers serve it. After an error they must
+/// not, since the data is incomplete.
 fn load_data(server: &'static Server, to_load: bool, keeps_files: bool) -> Result<(), Failure> {
     if keeps_files {
         let opened = aof::load(server).and_then(|()| aof::open(server));
@@ -254,7 +254,7 @@ fn load_data(server: &'static Server, to_load: bool, keeps_files: bool) -> Resul
     }
 }
 
-/// Follows the primary that the configuration names, if it does.
+/// Follows the configured primary, if any.
 fn follow_primary(server: &'static Server) {
     if let Some(primary) = server.config.read(REPLICAOF) {
         let target = Target { host: String::from_utf8_lossy(&primary.host).into_owned(), port: primary.port };
@@ -284,14 +284,14 @@ fn tell_ready(values: &Values) {
     }
 }
 
-/// What a server leaves behind if nobody takes it away.
+/// Files to clean up at exit.
 struct End {
     pid_file: Option<PidFile>,
     socket: Option<PathBuf>,
 }
 
 impl End {
-    /// `well` if the server ended because it was asked to.
+    /// `well`: whether the server exits on request.
     fn clean_up(self, well: bool) {
         if let Some(file) = self.pid_file {
             file.remove();

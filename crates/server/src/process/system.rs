@@ -1,11 +1,11 @@
-//! Settings of the machine that stand in a server's way: told at the start and by `--check-system`.
+//! Checks of the machine's settings, at startup and by `--check-system`.
 //!
-//! Snapshots are taken without fork here, so Linux's default overcommit heuristic is no reason to warn; strict
-//! accounting is, since it refuses memory that is there.
+//! Snapshots do not fork, so Linux's default overcommit heuristic causes no warning; strict accounting does, since it
+//! refuses memory that is available.
 //!
-//! Huge pages are turned off: they do not make reads at random measurably faster, and the kernel clears two megabytes
-//! when the first byte of one is used. That takes a tenth of a millisecond at best, and several where a virtual machine
-//! has to get the memory from its host first; the worker that needs the byte waits for it.
+//! Huge pages are disabled: they do not make random reads measurably faster, and the kernel clears two megabytes on the
+//! first access to a page. That takes at least a tenth of a millisecond, and several milliseconds if a virtual machine
+//! must first obtain the memory from its host; the worker waits for it.
 
 use kvick_config::Values;
 use kvick_config::tables::network::TCP_BACKLOG;
@@ -21,19 +21,19 @@ const OVERCOMMIT: &str = "/proc/sys/vm/overcommit_memory";
 const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 const BACKLOG_MAX: &str = "/proc/sys/net/core/somaxconn";
 
-/// How a check came out.
+/// The outcome of a check.
 enum Outcome {
     /// All is well.
     Fine,
-    /// It could not be found out, or does not matter here.
+    /// The check was impossible, or does not apply here.
     Skipped,
-    /// What is wrong, and what to do about it.
+    /// What is wrong, and how to fix it.
     Bad(String),
 }
 
 type Check = fn() -> Outcome;
 
-/// `--check-system`: makes every check, and prints how it came out. Fails if one does.
+/// `--check-system`: runs all checks and prints their outcomes. Fails if one of them fails.
 pub fn report() -> ExitCode {
     clock::calibrate();
     let checks: [(&str, Check); 4] = [
@@ -56,7 +56,7 @@ pub fn report() -> ExitCode {
     code
 }
 
-/// What is checked at every start.
+/// Runs the checks of every startup.
 pub fn warn() {
     for outcome in [xen_clock(), overcommit()] {
         if let Outcome::Bad(why) = outcome {
@@ -65,7 +65,7 @@ pub fn warn() {
     }
 }
 
-/// Warns if the kernel keeps fewer connections waiting than the settings ask for.
+/// Warns if the kernel's listen backlog is shorter than the setting.
 pub fn warn_of_backlog(values: &Values) {
     let wanted = values.read(TCP_BACKLOG);
     let allowed = fs::read_to_string(BACKLOG_MAX).ok().and_then(|text| text.trim().parse::<i32>().ok());
@@ -77,7 +77,7 @@ pub fn warn_of_backlog(values: &Values) {
     }
 }
 
-/// Reads the date for a while and sees how much of that time the kernel took.
+/// Measures how much of the time spent reading the clock is spent in the kernel.
 fn clock_speed() -> Outcome {
     const WHILE: Duration = Duration::from_millis(50);
     let Some(before) = cpu_times() else { return Outcome::Skipped };
@@ -99,7 +99,7 @@ fn clock_speed() -> Outcome {
     ))
 }
 
-/// Processor time that this process took by itself and in the kernel.
+/// User and system time of this process.
 fn cpu_times() -> Option<(Duration, Duration)> {
     // SAFETY: all-zero bytes are a valid `rusage`.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -149,7 +149,7 @@ fn huge_pages() -> Outcome {
     }
 }
 
-/// Turns huge pages off for this process, unless `disable-thp no` leaves that to the system.
+/// Disables huge pages for this process, unless `disable-thp no` is set.
 pub fn turn_off_huge_pages(values: &Values) {
     if values.read(DISABLE_THP)
         && let Outcome::Bad(why) = huge_pages()
@@ -158,7 +158,7 @@ pub fn turn_off_huge_pages(values: &Values) {
     }
 }
 
-/// Whether the kernel gives this process no huge pages from now on.
+/// Disables huge pages. Returns whether the kernel accepted it.
 fn disable_huge_pages() -> bool {
     // SAFETY: the call takes numbers alone, and changes nothing but how the kernel maps what is allocated.
     unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) == 0 }

@@ -1,10 +1,10 @@
-//! The title that `ps` shows for the process, by `proc-title-template`.
+//! The process title that `ps` shows, from `proc-title-template`.
 //!
-//! The kernel shows the memory that the process was given its arguments in. [`prepare`] takes possession of it,
-//! together with that of the environment right behind it, and [`set`] writes there.
+//! The kernel reads the title from the memory in which it placed the process's arguments. [`prepare`] takes over this
+//! memory, and that of the environment directly behind it; [`set`] writes there.
 //!
-//! What must hold: [`prepare`] is called while the process has one thread and after the arguments have been read, since
-//! they are overwritten later; it leaves no environment variable in that memory.
+//! Invariant: [`prepare`] is called while the process has one thread and after the arguments have been read, since they
+//! are overwritten later; it leaves no environment variable in that memory.
 
 use kvick_config::tables::process::{PROC_TITLE_TEMPLATE, SET_PROC_TITLE};
 use kvick_config::{Values, proc_title};
@@ -15,17 +15,17 @@ use std::path::{Path, PathBuf};
 static TITLE: Mutex<Option<Title>> = Mutex::new(None);
 
 struct Title {
-    /// Where the memory begins.
+    /// The address of the memory.
     start: usize,
     /// Its size in bytes.
     len: usize,
-    /// What `{title}` stands for.
+    /// The value of `{title}`.
     program: String,
-    /// What `{config-file}` stands for.
+    /// The value of `{config-file}`.
     config_file: Option<PathBuf>,
 }
 
-/// Makes it possible to set the title. Where the memory cannot be found, the title stays as it is.
+/// Prepares the memory for titles. If it cannot be found, the title stays unchanged.
 pub fn prepare(program: &OsStr, config_file: Option<&Path>) {
     let Some((start, len)) = find_memory() else { return };
     for (name, value) in std::env::vars_os() {
@@ -36,8 +36,7 @@ pub fn prepare(program: &OsStr, config_file: Option<&Path>) {
     *TITLE.lock() = Some(Title { start, len, program, config_file });
 }
 
-/// Sets the title that the settings ask for, if they ask for one; for the start, and whenever the template, the port or
-/// the addresses change.
+/// Sets the title that the settings require, at startup and whenever the template, the port or the addresses change.
 pub fn apply(values: &Values) {
     let guard = TITLE.lock();
     let Some(title) = guard.as_ref().filter(|_| values.read(SET_PROC_TITLE)) else { return };
@@ -61,14 +60,14 @@ impl Title {
     }
 }
 
-/// Where the kernel keeps arguments and environment: the beginning and the size.
+/// The address and size of the memory for arguments and environment.
 fn find_memory() -> Option<(usize, usize)> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
     parse_stat(&stat)
 }
 
-/// Reads fields 48 to 51 of `/proc/<pid>/stat`: beginning and end of the arguments and of the environment. The second
-/// field, a name in parentheses, may hold blanks.
+/// Parses fields 48 to 51 of `/proc/<pid>/stat`: start and end of the arguments and of the environment. The second
+/// field, a name in parentheses, may contain spaces.
 fn parse_stat(stat: &str) -> Option<(usize, usize)> {
     let (_, fields) = stat.rsplit_once(") ")?;
     let mut fields = fields.split_ascii_whitespace().skip(48 - 3).map(|field| field.parse::<usize>().ok());

@@ -1,12 +1,12 @@
-//! Which version this is, and how the program is used.
+//! Version and usage texts.
 
 use kvick_runtime::version::{KVICK, VALKEY};
 
-/// The commit it was built from, in eight hexadecimal digits; zeroes if that is not known.
+/// The commit of the build, in eight hexadecimal digits; zeros if unknown.
 pub const GIT_SHA: &str = env!("KVICK_GIT_SHA");
-/// "1" if files differed from that commit, else "0".
+/// "1" if the build had uncommitted changes, else "0".
 pub const GIT_DIRTY: &str = env!("KVICK_GIT_DIRTY");
-/// Differs between builds that differ; hexadecimal.
+/// A hexadecimal ID of the build.
 pub const BUILD_ID: &str = env!("KVICK_BUILD_ID");
 
 /// The version in Valkey's form, `v=9.1.2 sha=... malloc=... bits=64 build=...`, with Kvick's own version behind it.

@@ -1,14 +1,14 @@
-//! The journal's file. Numbers are little-endian; sums are those of dumps, CRC-64 as Jones defined it.
+//! The journal's file format. Numbers are little-endian; checksums are those of dumps, CRC-64 as Jones defined it.
 //!
-//! | blocks of 4 KiB | what |
+//! | blocks of 4 KiB | content |
 //! |---|---|
-//! | the first | zeros, or [`DEMAND`]: the frames are to be put back in any case |
+//! | 1 | zeros, or [`DEMAND`]: the frames must be recovered in any case |
 //! | 4,096 | the first half |
 //! | 4,096 | the second half |
 //!
-//! A half begins with a block for its [`Header`]. Behind it come [`Frame`]s, each from the beginning of a block on.
-//! Those count that have the header's epoch and follow each other without a gap; what is behind them is left from
-//! earlier.
+//! A half starts with a block for its [`Header`], followed by [`Frame`]s, each aligned to a block. A frame is valid if
+//! it has the header's epoch and continues the previous frame without a gap; anything after the last valid frame is
+//! left over from an earlier epoch.
 
 use kvick_rdb::crc64;
 use std::fs::File;
@@ -22,36 +22,36 @@ pub(super) const BLOCK: usize = 4096;
 pub(super) const HALF_BLOCKS: u64 = 4096;
 /// Bytes of the file.
 pub(super) const FILE: u64 = (1 + 2 * HALF_BLOCKS) * BLOCK as u64;
-/// The largest commit that a frame is made for, in bytes: a larger one is in the increment as soon.
+/// The largest commit written as a frame, in bytes. Syncing the increment is as fast for larger ones.
 pub(super) const FRAME_MAX: usize = 256 * 1024;
-/// What stands at the beginning of the file when the frames are to be put back in any case.
+/// The file starts with this if the frames must be recovered in any case.
 pub(super) const DEMAND: [u8; 8] = *b"KVDEMAND";
 
 const MAGIC: [u8; 8] = *b"KVJRNL01";
-/// Bytes before a half's first frame that are summed, to tell the increment by.
+/// The number of bytes before a half's first frame whose checksum identifies the increment.
 const PREFIX_MAX: u64 = 4096;
-/// Bytes of a header in its block.
+/// Size of a header in bytes.
 const HEADER: usize = 88;
-/// Bytes of a frame before those that it commits.
+/// Size of a frame's header in bytes.
 const FRAME: usize = 32;
 
-/// Where in the file a block of a half is.
+/// The file offset of a block of a half.
 pub(super) fn place(half: usize, block: u64) -> u64 {
     (1 + half as u64 * HALF_BLOCKS + block) * BLOCK as u64
 }
 
-/// Has the frames put back in any case.
+/// Marks the journal so that the frames are recovered in any case.
 pub(super) fn demand(file: &File) -> io::Result<()> {
     file.write_all_at(&DEMAND, 0)?;
     file.sync_data()
 }
 
-/// The run of the machine: what is in a file's pages survives a crash of a process, but not one of the machine.
+/// The boot of the machine. A file's cached pages survive a crash of the process, but not of the machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Boot(pub [u8; 16]);
 
 impl Boot {
-    /// This one. Where it cannot be told it is like none.
+    /// The current boot. If it cannot be determined, it equals no other.
     pub fn present() -> Boot {
         let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
@@ -63,18 +63,17 @@ impl Boot {
         boot
     }
 
-    /// Whether both are known, and the same.
+    /// Whether both are known and equal.
     pub fn is(self, other: Boot) -> bool {
         self == other && self != Boot([0; 16])
     }
 }
 
-/// Which file it is, whatever its name.
+/// The identity of a file, independent of its name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Identity {
     pub inode: u64,
-    /// When it was created, in nanoseconds of Unix time, as files get the numbers of deleted ones; 0 where that is not
-    /// known.
+    /// The creation time in nanoseconds of Unix time, because inode numbers are reused; 0 if unknown.
     pub born_ns: u64,
 }
 
@@ -86,25 +85,25 @@ impl Identity {
     }
 }
 
-/// What the frames of a half are of.
+/// Describes the frames of a half.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Header {
-    /// Halves were begun so often; the later one counts more.
+    /// The number of halves started so far; the half with the higher epoch is newer.
     pub epoch: u64,
-    /// Halves of epochs before this one count no more.
+    /// Halves with an epoch before this one are obsolete.
     pub since: u64,
-    /// When they were written.
+    /// The boot during which the frames were written.
     pub boot: Boot,
-    /// The file that they belong in.
+    /// The increment to which the frames belong.
     pub identity: Identity,
-    /// Where in it the first begins.
+    /// The offset of the first frame's bytes in the increment.
     pub start: u64,
-    /// How many bytes before that are summed, and their sum.
+    /// The number of checksummed bytes before `start`, and their checksum.
     pub prefix: (u64, u64),
 }
 
 impl Header {
-    /// For frames of this increment from `start` on.
+    /// A header for frames of this increment from `start` on.
     pub fn new(
         (epoch, since): (u64, u64),
         boot: Boot,
@@ -117,14 +116,14 @@ impl Header {
         Ok(Header { epoch, since, boot, identity, start, prefix })
     }
 
-    /// Whether what stands before the first frame in this file is what stood there.
+    /// Whether the bytes before the first frame in this file match the recorded checksum.
     pub fn fits(&self, increment: &File) -> bool {
         let (len, sum) = self.prefix;
         let start = self.start.checked_sub(len);
         start.is_some_and(|start| sum_of(increment, start, len).is_ok_and(|present| present == sum))
     }
 
-    /// Appends its block.
+    /// Appends the header's block.
     pub fn append_to(&self, out: &mut Vec<u8>) {
         let start = out.len();
         out.extend_from_slice(&MAGIC);
@@ -139,7 +138,7 @@ impl Header {
         out.resize(start + BLOCK, 0);
     }
 
-    /// The header in a block, if there is one.
+    /// Parses the header in a block, if it is valid.
     pub fn read(block: &[u8]) -> Option<Header> {
         let (fields, sum) = block.get(..HEADER)?.split_at(HEADER - 8);
         let is_whole = fields.starts_with(&MAGIC) && number(sum, 0)? == crc64::update(0, fields);
@@ -151,24 +150,24 @@ impl Header {
     }
 }
 
-/// A commit: bytes of the increment.
+/// A commit: a range of bytes of the increment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Frame {
-    /// That of its half.
+    /// The epoch of its half.
     pub epoch: u64,
-    /// Where in the increment its bytes belong.
+    /// The offset of its bytes in the increment.
     pub offset: u64,
-    /// How many they are.
+    /// The number of bytes.
     pub len: usize,
 }
 
 impl Frame {
-    /// How many blocks a frame of so many bytes takes.
+    /// The number of blocks for a frame of this many bytes.
     pub fn blocks(len: usize) -> u64 {
         (FRAME + len).div_ceil(BLOCK) as u64
     }
 
-    /// Appends the frame with its bytes, which stand in the increment, to the end of its last block.
+    /// Appends the frame and its bytes, which are read from the increment, padded to a full block.
     pub fn append_to(&self, out: &mut Vec<u8>, increment: &File) -> io::Result<()> {
         let start = out.len();
         out.resize(start + Self::blocks(self.len) as usize * BLOCK, 0);
@@ -182,7 +181,8 @@ impl Frame {
         Ok(())
     }
 
-    /// The frame of this epoch for this offset that a half has from these bytes on, with the bytes that it commits.
+    /// Parses the frame at the start of `half`, if it has this epoch and offset. Returns it with the bytes that it
+    /// commits.
     pub fn read(half: &[u8], epoch: u64, offset: u64) -> Option<(Frame, &[u8])> {
         let frame = Frame { epoch, offset, len: number(half, 24)?.try_into().ok()? };
         let is_next = number(half, 8)? == epoch && number(half, 16)? == offset && frame.len <= FRAME_MAX;
@@ -195,7 +195,7 @@ fn number(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
-/// So many numbers, one behind the other.
+/// Reads consecutive numbers.
 fn numbers<const N: usize>(bytes: &[u8]) -> Option<[u64; N]> {
     let mut numbers = [0; N];
     for (at, value) in numbers.iter_mut().enumerate() {
@@ -204,14 +204,14 @@ fn numbers<const N: usize>(bytes: &[u8]) -> Option<[u64; N]> {
     Some(numbers)
 }
 
-/// The sum of so many bytes of a file.
+/// The checksum of a range of a file.
 fn sum_of(file: &File, at: u64, len: u64) -> io::Result<u64> {
     let mut bytes = vec![0; len as usize];
     file.read_exact_at(&mut bytes, at)?;
     Ok(crc64::update(0, &bytes))
 }
 
-/// A half as it is in the file.
+/// Reads a half from the file.
 pub(super) fn read_half(file: &File, half: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let at = place(half, 0);
@@ -221,7 +221,7 @@ pub(super) fn read_half(file: &File, half: usize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A part of a file, as far as it is there.
+/// A range of a file, up to the end of the file.
 struct Section<'a> {
     file: &'a File,
     at: u64,

@@ -1,4 +1,4 @@
-//! The thread that does for a journal what takes long: it makes the file, and syncs increments.
+//! The journal's background thread, which does the slow work: it creates the file and syncs increments.
 
 use super::format;
 use kvick_runtime::affinity::{self, Role};
@@ -11,13 +11,13 @@ use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
-/// Bytes that are written at once when the file is made.
+/// Bytes per write when the file is created.
 const CHUNK: usize = 1 << 20;
 
-/// Up to where an increment has been synced.
+/// The offset up to which an increment has been synced.
 pub(super) struct Checkpoint {
     offset: AtomicU64,
-    /// The system's error number when that failed.
+    /// The system's error number if the sync failed.
     failed: AtomicI32,
 }
 
@@ -40,14 +40,14 @@ impl Checkpoint {
     }
 }
 
-/// Something to sync.
+/// A sync to do.
 struct Task {
     file: Arc<File>,
     offset: u64,
     checkpoint: Weak<Checkpoint>,
 }
 
-/// See the module's documentation. The thread ends with it.
+/// See the module's documentation. Dropping it ends the thread.
 pub(super) struct Keeper {
     tasks: Sender<Task>,
     made: Receiver<io::Result<Arc<File>>>,
@@ -55,7 +55,7 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    /// Has a journal's file made at this path.
+    /// Starts the thread, which creates a journal file at this path.
     pub fn start(path: PathBuf) -> io::Result<Keeper> {
         let ((tasks, waiting), (done, made)) = (mpsc::channel(), mpsc::channel());
         let thread = std::thread::Builder::new().name("aof-journal".into()).spawn(move || {
@@ -63,7 +63,7 @@ impl Keeper {
             affinity::set(Role::Background);
             let file = make(&path).map(Arc::new);
             let kept = file.as_ref().ok().cloned();
-            // Nobody may want it any more.
+            // The receiver may be gone.
             let _ = done.send(file);
             if let Some(journal) = kept {
                 waiting.iter().for_each(|task| carry_out(&task, &journal));
@@ -72,14 +72,14 @@ impl Keeper {
         Ok(Keeper { tasks, made, thread })
     }
 
-    /// Waits until all is done that it was asked for.
+    /// Waits until all requested work is done.
     pub fn end(self) {
         drop(self.tasks);
-        // What it could not do it has told.
+        // The thread has logged its errors.
         let _ = self.thread.join();
     }
 
-    /// The file, as soon as it is there.
+    /// The file, once it has been created.
     pub fn made(&self) -> io::Result<Option<Arc<File>>> {
         match self.made.try_recv() {
             Ok(made) => made.map(Some),
@@ -88,14 +88,14 @@ impl Keeper {
         }
     }
 
-    /// Has an increment synced, as far as it has been written: at least up to this offset.
+    /// Requests a sync of what has been written to an increment, at least up to this offset.
     pub fn sync(&self, file: &Arc<File>, offset: u64, checkpoint: &Arc<Checkpoint>) {
-        // The thread ends with this alone.
+        // The thread ends only when this is dropped.
         let _ = self.tasks.send(Task { file: file.clone(), offset, checkpoint: Arc::downgrade(checkpoint) });
     }
 }
 
-/// A file all of whose blocks have been written.
+/// Creates a file and writes all of its blocks.
 fn make(path: &Path) -> io::Result<File> {
     let made = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path).and_then(|mut file| {
         let zeros = vec![0; CHUNK];
@@ -110,14 +110,14 @@ fn make(path: &Path) -> io::Result<File> {
         Ok(file)
     });
     if made.is_err() {
-        // Part of one is of no use.
+        // A partial file is useless.
         let _ = super::remove(path);
     }
     made
 }
 
 fn carry_out(task: &Task, journal: &File) {
-    // Where nobody goes on with the increment, it has been synced by others.
+    // If nobody uses the increment any more, others have synced it.
     let Some(checkpoint) = task.checkpoint.upgrade() else { return };
     if checkpoint.offset() >= task.offset {
         return;
@@ -125,7 +125,7 @@ fn carry_out(task: &Task, journal: &File) {
     match task.file.sync_data() {
         Ok(()) => checkpoint.reach(task.offset),
         Err(error) => {
-            // Without it the next start trusts the increment, which is all that can be done.
+            // If this fails, the next start trusts the increment; nothing else can be done.
             let _ = format::demand(journal);
             checkpoint.failed.store(error.raw_os_error().unwrap_or(libc::EIO), Ordering::Release);
         }

@@ -1,19 +1,19 @@
-//! The commit journal: where commits of `appendfsync always` go, so that the disk takes each at once.
+//! The commit journal: makes each commit of `appendfsync always` durable with one disk write.
 //!
-//! A file that grows is slow to sync: each time the disk has to take the bytes, and then what the file system notes of
-//! the file's new length. A file whose blocks were all written before needs the bytes alone. So there is one, of a
-//! fixed size (see [`format`]): a commit is written there as a [frame](format::Frame) and synced, beside being appended
-//! to the increment of the append-only file, which is synced [now and then](keeper). When the machine crashes, the
-//! frames have what the increment may lack, and it is [put back](recovery) at the next start. The append-only file
-//! itself is what it is without a journal.
+//! Syncing a growing file is slow: each sync writes the data, and then the file system's record of the new length. A
+//! file whose blocks have all been written before needs only the data. The journal is such a file, of a fixed size (see
+//! [`format`]). A commit is written to it as a [frame](format::Frame) and synced, and also appended to the increment of
+//! the append-only file, which is synced [periodically](keeper). After a machine crash the frames hold the bytes that
+//! the increment may lack; the next start [recovers](recovery) them. The format of the append-only file does not
+//! change.
 //!
-//! The file has two halves, which are filled in turn. One is filled anew only when all that its frames are of has been
-//! synced in the increment. Where that is not so yet, or a commit is too large for a frame, the increment is synced
+//! The file has two halves, which are filled in turn. A half is reused only after the increment has been synced past
+//! all of its frames. If that has not happened yet, or a commit is too large for a frame, the increment is synced
 //! instead.
 //!
-//! **What always holds**: up to the offset that was committed last, each byte of the increment is on the disk, either
-//! in the increment or in a frame, and all frames from the first such byte on are there. A frame begins with a block of
-//! its own, so no block that holds one is written again before its half is.
+//! **Invariant**: up to the last committed offset, each byte of the increment is on disk, either in the increment or in
+//! a frame, and all frames from the first unsynced byte on exist. A frame starts at a block boundary, so a block that
+//! holds a frame is not rewritten until its half is reused.
 
 mod format;
 mod keeper;
@@ -33,43 +33,43 @@ use std::time::{Duration, Instant};
 
 pub(super) use recovery::{Recovered, recover};
 
-/// How often increments are synced, which bounds what has to be put back.
+/// How often increments are synced, which limits the bytes to recover.
 const CHECKPOINT_PERIOD: Duration = Duration::from_secs(1);
 
 /// See the module's documentation.
 pub(super) struct Journal {
     path: PathBuf,
     keeper: Keeper,
-    /// There as soon as its blocks have been written.
+    /// Set once all blocks have been written.
     file: Option<Arc<File>>,
     boot: Boot,
     increment: Option<Increment>,
     /// The half that is being filled.
     half: usize,
-    /// The block of it that is written next; the first is its header.
+    /// The next block to write in it; the first is its header.
     next: u64,
-    /// Counts how often a half was begun.
+    /// The number of halves started.
     epoch: u64,
-    /// What is in halves of epochs before this one need not be put back.
+    /// Halves with an epoch before this one need no recovery.
     since: u64,
     buffer: Vec<u8>,
 }
 
-/// The increment that commits are of.
+/// The increment that commits belong to.
 struct Increment {
     file: Arc<File>,
     identity: Identity,
-    /// Up to where it has been synced itself.
+    /// The offset up to which the increment itself has been synced.
     checkpoint: Arc<Checkpoint>,
-    /// The offset behind the last frame of each half.
+    /// The end offset of the last frame of each half.
     ends: [u64; 2],
-    /// Up to where it was last asked to be synced, and when.
+    /// The offset and time of the last requested sync.
     asked: (u64, Instant),
 }
 
 impl Journal {
-    /// Has a journal made at this path, in place of any that is there. Until it is [ready](Self::is_ready) nothing can
-    /// be committed to it.
+    /// Creates a journal at this path, replacing any existing one. It accepts commits once it is
+    /// [ready](Self::is_ready).
     pub fn make(path: &Path) -> io::Result<Journal> {
         let keeper = Keeper::start(path.to_owned())?;
         let buffer = Vec::with_capacity(FRAME_MAX + BLOCK);
@@ -87,7 +87,7 @@ impl Journal {
         })
     }
 
-    /// Whether commits can be written. The error is why there will be no journal.
+    /// Whether the journal accepts commits. An error means that there will be no journal.
     pub fn is_ready(&mut self) -> io::Result<bool> {
         if self.file.is_none() {
             self.file = self.keeper.made()?;
@@ -95,7 +95,7 @@ impl Journal {
         Ok(self.file.is_some())
     }
 
-    /// Takes commits to this increment from now on, which has itself been synced up to `offset`, as has the one before.
+    /// Accepts commits to this increment from now on. It has been synced up to `offset`, and so has the previous one.
     pub fn follow(&mut self, increment: &File, offset: u64) -> io::Result<()> {
         let identity = Identity::of(increment)?;
         let checkpoint = Arc::new(Checkpoint::at(offset));
@@ -105,8 +105,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Puts the bytes of the increment from one offset, up to which all is committed, to another on the disk. False if
-    /// there is no room for them: then the increment itself has to be synced.
+    /// Makes a range of the increment durable; everything before it is committed. Returns false if there is no space,
+    /// so that the increment itself must be synced.
     pub fn commit(&mut self, from: u64, to: u64) -> io::Result<bool> {
         let (Some(file), Some(increment)) = (&self.file, &mut self.increment) else { return Ok(false) };
         let len = to.saturating_sub(from) as usize;
@@ -139,7 +139,7 @@ impl Journal {
         Ok(true)
     }
 
-    /// The increment has been synced up to this offset, so that all frames may be forgotten.
+    /// The increment has been synced up to this offset: all frames are obsolete.
     pub fn forget(&mut self, offset: u64) {
         if let Some(increment) = &mut self.increment {
             increment.checkpoint.reach(offset);
@@ -148,15 +148,15 @@ impl Journal {
         }
     }
 
-    /// Has the next commit begin the present half, and be the first that counts.
+    /// Starts the present half again with the next commit, which becomes the first valid frame.
     fn begin_anew(&mut self) {
         self.next = 0;
         self.epoch += 1;
         self.since = self.epoch;
     }
 
-    /// Has the increment synced in the background, if there is anything to sync and it has not been for a while. How
-    /// long until that is due.
+    /// Requests a background sync of the increment if it has unsynced bytes and the interval has passed. Returns the
+    /// time until the next one is due.
     pub fn tend(&mut self) -> Option<Duration> {
         let increment = self.increment.as_mut()?;
         let end = increment.ends[self.half];
@@ -172,23 +172,22 @@ impl Journal {
         None
     }
 
-    /// Deletes the file, when its thread has done what it was asked for. What the frames are of has been synced.
+    /// Deletes the file after its thread has done all requested work. The increments have been synced.
     pub fn end(self) -> io::Result<()> {
         self.keeper.end();
         remove(&self.path)
     }
 
-    /// Why the increment could not be synced in the background, if that is so: what it holds may be in the journal
-    /// alone.
+    /// The error of a failed background sync: the increment's last bytes may exist only in the journal.
     pub fn failure(&self) -> Option<io::Error> {
         self.increment.as_ref()?.checkpoint.failure()
     }
 
-    /// Has the frames put back at the next start in any case, since the increment could not be synced: the kernel may
-    /// have lost what it held of it.
+    /// Forces recovery from the frames at the next start, because a sync of the increment failed: the kernel may have
+    /// dropped its unwritten pages.
     pub fn demand(&self) {
         if let Some(file) = &self.file {
-            // Without it the next start trusts the increment, which is all that can be done.
+            // If this fails, the next start trusts the increment; nothing else can be done.
             let _ = format::demand(file);
         }
     }
@@ -203,11 +202,11 @@ impl Increment {
     }
 }
 
-/// Deletes the journal at this path for good, if there is one.
+/// Deletes the journal at this path durably, if one exists.
 pub(super) fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        // It must not come back in a crash: its frames could be taken for those of a later file.
+        // It must not reappear after a crash: its frames could be applied to a later file.
         removed => removed.and_then(|()| fsync_dir::sync_of(path)),
     }
 }

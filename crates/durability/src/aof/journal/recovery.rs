@@ -1,4 +1,4 @@
-//! Putting back what an increment lost in a crash of the machine.
+//! Recovers what an increment lost in a machine crash.
 
 use super::format::{self, BLOCK, Boot, DEMAND, Frame, Header, Identity};
 use std::fs::{File, OpenOptions};
@@ -6,23 +6,23 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// What came of it.
+/// The outcome of recovery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Recovered {
-    /// There is no journal, or none that is of this increment and needed.
+    /// No journal exists, or it is not for this increment, or it is not needed.
     Nothing,
-    /// The increment was made whole; so many bytes were missing at its end.
+    /// The increment was completed; this many bytes were missing at its end.
     Whole(u64),
-    /// The increment has less than it had when the journal was begun, or something else: so it was left as it is.
+    /// The increment is shorter than when the journal was started, or has other content: it was left unchanged.
     Misfit,
 }
 
-/// Writes what the frames of a journal say to the increment that they are of, if that is this one and may have lost it.
+/// Writes a journal's frames to this increment, if they belong to it and it may have lost them.
 pub fn recover(journal: &Path, increment: &Path) -> io::Result<Recovered> {
     recover_in(Boot::present(), journal, increment)
 }
 
-/// The same in this run of the machine.
+/// The same, with a given boot of the machine.
 pub(super) fn recover_in(boot: Boot, journal: &Path, increment: &Path) -> io::Result<Recovered> {
     let journal = match File::open(journal) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Recovered::Nothing),
@@ -48,7 +48,7 @@ pub(super) fn recover_in(boot: Boot, journal: &Path, increment: &Path) -> io::Re
     Ok(Recovered::Whole(missing))
 }
 
-/// The halves that are of this file and may be needed, in the order in which they were written.
+/// The halves that belong to this file and may be needed, in the order in which they were written.
 fn halves_for(journal: &File, identity: Identity, boot: Boot) -> io::Result<Vec<(Header, Vec<u8>)>> {
     let is_demanded = is_demanded(journal);
     let mut halves = Vec::new();
@@ -70,7 +70,7 @@ fn is_demanded(journal: &File) -> bool {
     journal.read_exact_at(&mut beginning, 0).is_ok() && beginning == DEMAND
 }
 
-/// Writes the frames of a half; the offset behind the last.
+/// Writes the frames of a half. Returns the end offset of the last.
 fn put_back(header: &Header, half: &[u8], increment: &File) -> io::Result<u64> {
     let (mut offset, mut block) = (header.start, 1);
     while let Some(rest) = half.get(block * BLOCK..)

@@ -1,4 +1,4 @@
-//! Crashes of the machine: what the disk may have of a journal and an increment is made up, and put back.
+//! Simulates machine crashes: generates what the disk may hold of a journal and an increment, and recovers it.
 
 use super::format::{self, Boot, HALF_BLOCKS};
 use super::recovery::recover_in;
@@ -8,19 +8,19 @@ use std::io::Write;
 use std::path::PathBuf;
 use tempfile::TempDir;
 
-/// Another run of the machine than the one of the tests.
+/// A boot other than that of the tests.
 const LATER: Boot = Boot([7; 16]);
-/// Bytes that a disk writes as a whole.
+/// The unit of atomic disk writes, in bytes.
 const SECTOR: usize = 512;
 
-/// An increment with its journal, and what has become of them.
+/// An increment with its journal, and the simulated disk state.
 struct Bench {
     folder: TempDir,
     increment: File,
     journal: Journal,
     /// What was appended.
     bytes: Vec<u8>,
-    /// Up to here it was committed.
+    /// The committed length.
     committed: u64,
 }
 
@@ -55,7 +55,7 @@ impl Bench {
         self.committed = end;
     }
 
-    /// Up to where the increment itself is on the disk.
+    /// The length of the increment that is on disk.
     fn synced(&self) -> u64 {
         self.journal.increment.as_ref().unwrap().checkpoint.offset()
     }
@@ -73,7 +73,7 @@ fn increment_in(folder: &TempDir, name: &str) -> File {
     OpenOptions::new().append(true).read(true).create(true).open(folder.path().join(name)).unwrap()
 }
 
-/// Numbers that look random (SplitMix64), the same for the same seed.
+/// Pseudorandom numbers (SplitMix64) from a seed.
 struct Random(u64);
 
 impl Random {
@@ -104,7 +104,7 @@ impl Random {
     }
 }
 
-/// Commits at random, of which one in a hundred is too large for a frame.
+/// Makes random commits; one in a hundred is too large for a frame.
 fn commit_some(bench: &mut Bench, random: &mut Random, commits: usize, len_max: usize) {
     for _ in 0..commits {
         let len = if random.below(100) == 0 { FRAME_MAX + 1 } else { 1 + random.below(len_max) };
@@ -123,7 +123,7 @@ fn what_was_committed_is_put_back_whatever_the_disk_has_of_the_rest() {
         let (commits, len_max) = if seed % 2 == 0 { (20, 20_000) } else { (160, FRAME_MAX) };
         commit_some(&mut bench, &mut random, commits, len_max);
         let (committed, synced) = (bench.committed, bench.synced());
-        // The machine stops in the middle of one more.
+        // The machine stops in the middle of another commit.
         let before = fs::read(bench.path("journal")).unwrap();
         let bytes = random.bytes(30_000);
         bench.append(&bytes);
@@ -138,7 +138,7 @@ fn what_was_committed_is_put_back_whatever_the_disk_has_of_the_rest() {
         let left = random.between(synced, bench.bytes.len() as u64);
         bench.increment.set_len(left).unwrap();
         if random.coin() {
-            // Some file systems note a file's length before its bytes are there.
+            // Some file systems write a file's length before its data.
             let spoiled = random.between(synced, left);
             bench.increment.set_len(spoiled).unwrap();
             bench.increment.set_len(left).unwrap();
@@ -198,7 +198,7 @@ fn halves_are_filled_in_turn_and_only_when_the_increment_has_what_they_held() {
 fn a_half_is_not_filled_anew_as_long_as_the_increment_lacks_what_it_holds() {
     let mut bench = Bench::new();
     let increment = bench.journal.increment.as_mut().unwrap();
-    // Nobody syncs it.
+    // The increment itself is not synced.
     increment.asked.0 = u64::MAX;
     let bytes = vec![b'.'; FRAME_MAX];
     let mut offset = 0;

@@ -1,4 +1,4 @@
-//! Looking at users.
+//! ACL subcommands that read users.
 
 use super::manage::redact;
 use super::wrong_number;
@@ -61,7 +61,7 @@ fn reply_user(reply: &mut Reply<'_>, user: &User) {
     }
 }
 
-/// Fields that tell of a selector.
+/// The number of fields of a selector.
 const SELECTOR_FIELDS: usize = 4;
 
 fn reply_selector(reply: &mut Reply<'_>, selector: &Selector) {

@@ -6,7 +6,7 @@ use kvick_engine::session::Session;
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
 
-/// Entries that are shown if it is not said how many.
+/// Default number of entries.
 const SHOWN: usize = 10;
 const FIELDS: usize = 10;
 

@@ -1,4 +1,4 @@
-//! Changing users.
+//! ACL subcommands that change users.
 
 use super::revoke;
 use super::wrong_number;
@@ -13,11 +13,11 @@ use kvick_resp::format::parse_i64;
 use kvick_runtime::logging;
 use std::path::PathBuf;
 
-/// Bits of a password, if it is not said how many, and at most.
+/// Default and maximum bits of a password.
 const PASSWORD_BITS: i64 = 256;
 const PASSWORD_BITS_MAX: i64 = 4096;
 
-/// Names, passwords and rules are nobody else's business.
+/// Hides names, passwords and rules from MONITOR and the command log.
 pub(super) fn redact(client: &mut Client, args: Args<'_>) {
     (2..args.len()).for_each(|at| client.redact(at));
 }

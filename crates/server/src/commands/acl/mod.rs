@@ -1,4 +1,4 @@
-//! ACL: users, what they may do, and what was refused to them. The work is done in [`crate::acl`].
+//! ACL: users, their permissions, and denied commands. The implementation is `kvick-acl`.
 
 mod inspect;
 mod log;
@@ -41,7 +41,7 @@ pub const ACL: Command<SessionHandler> = Command::container(
             inspect::cat,
         ),
         Command::new(
-            // No worker is amid a batch, so nothing is executed any more of those whose rights went.
+            // No worker is in a batch, so no command of a client with revoked permissions still runs.
             sub("deluser", -3, ADMIN)
                 .lock(LockRule::Global)
                 .doc(
@@ -134,7 +134,7 @@ pub const ACL: Command<SessionHandler> = Command::container(
     ],
 );
 
-/// A subcommand was called with a number of arguments that it does not take.
+/// The error for a subcommand with a wrong number of arguments.
 fn wrong_number(args: Args<'_>) -> Error {
     let word = args.get(1).unwrap_or_default();
     let word = String::from_utf8_lossy(&word[..word.len().min(128)]);

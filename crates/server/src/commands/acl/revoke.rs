@@ -1,8 +1,8 @@
-//! Ends the connections of those who may no longer have what they have: clients whose user is gone, and subscribers of
-//! channels that their user may no longer listen to.
+//! Closes connections after permissions were revoked: clients of deleted users, and subscribers of channels that their
+//! user may no longer access.
 //!
-//! Called while the world is held, so that nobody logs in or subscribes meanwhile: when whoever took the rights away is
-//! replied to, nothing is executed any more of the clients concerned.
+//! The caller holds the global lock, so no client can authenticate or subscribe meanwhile. When the revoking client
+//! receives its reply, no command of the affected clients runs any more.
 
 use kvick_acl::user::{User, matches_channel};
 use kvick_core::clients::ClientInfo;
@@ -14,13 +14,13 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Ends the connections of a user that is gone. `me` is the client that asked, whose connection ends after the reply.
+/// Closes the connections of a deleted user. `me` is the calling client, whose connection closes after the reply.
 pub fn end_connections_of(server: &'static Services, me: &mut Client, user: &[u8]) {
     end(server, me, |info| *info.names.lock().user == *user);
 }
 
-/// Ends those connections of a user that are subscribed to what it could listen to before and cannot any more. Nobody
-/// is looked at if everything that was allowed still is.
+/// Closes a user's connections with subscriptions that its old permissions allowed and its new ones do not. Skips the
+/// scan if the new permissions include all of the old ones.
 pub fn end_forbidden_subscriptions(server: &'static Services, me: &mut Client, before: &User, after: &User) {
     let channels = |user: &User| -> Vec<Box<[u8]>> {
         user.all_selectors().flat_map(|selector| selector.channels.iter().cloned()).collect()

@@ -1,5 +1,5 @@
-//! The documented arguments of CLIENT LIST and CLIENT KILL: the filters, in the order and with the versions that the
-//! reference tells, which differ between the two.
+//! The documented arguments of CLIENT LIST and CLIENT KILL: the filters, with the reference's order and versions, which
+//! differ between the two.
 
 use kvick_commands::spec::Arg;
 

@@ -1,8 +1,7 @@
-//! Which clients CLIENT LIST and CLIENT KILL are about.
+//! The client filters of CLIENT LIST and CLIENT KILL.
 //!
-//! A filter is a list of conditions that must all hold. Most conditions also come negated, with `NOT-` before their
-//! name; then they must not hold. Of a condition that is given twice, the latter counts, but `ID` and `NOT-ID` gather
-//! numbers.
+//! A filter is a list of conditions that must all hold. Most conditions can be negated with the prefix `NOT-`. If a
+//! condition is given twice, the last one counts, except that `ID` and `NOT-ID` accumulate numbers.
 
 use kvick_acl::Acl;
 use kvick_commands::context::Error;
@@ -13,7 +12,7 @@ use kvick_resp::format::parse_i64;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
-/// Letters that the flags of a client may have in the reference, whether or not a client here ever has them.
+/// All flag letters of the reference, including those that never occur here.
 const FLAG_LETTERS: &[u8] = b"OSMPxbtRBdcuAUreTIiEN";
 /// Letters of capabilities.
 const CAPA_LETTERS: &[u8] = b"r";
@@ -23,24 +22,24 @@ const CAPA_LETTERS: &[u8] = b"r";
 pub struct Filter<'a> {
     wanted: Conditions<'a>,
     unwanted: Conditions<'a>,
-    /// Least seconds since the client connected.
+    /// Minimum seconds since the client connected.
     age_min: Option<i64>,
-    /// Least seconds since its last request.
+    /// Minimum seconds since its last request.
     idle_min: Option<i64>,
-    /// Whether to leave out the client that asks.
+    /// Whether to exclude the calling client.
     skip_me: bool,
 }
 
-/// What a filter may name.
+/// The values that a filter may use.
 #[derive(Clone, Copy)]
 pub struct Known<'a> {
-    /// So many databases.
+    /// The number of databases.
     pub databases: usize,
-    /// These users.
+    /// The users.
     pub acl: &'a Acl,
 }
 
-/// Conditions that may be negated. Of those that are `None` nothing is asked.
+/// Conditions that may be negated. `None` means no condition.
 #[derive(Default)]
 struct Conditions<'a> {
     ids: Option<BTreeSet<u64>>,
@@ -57,7 +56,7 @@ struct Conditions<'a> {
     db: Option<usize>,
 }
 
-/// The types of clients that `TYPE` tells apart.
+/// The client types of `TYPE`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Normal,
@@ -92,18 +91,18 @@ impl Kind {
     }
 }
 
-/// What a filter may name at a server.
+/// The values that a filter may use on this server.
 pub fn known(server: &Services) -> Known<'_> {
     Known { databases: server.keyspace.databases(), acl: &server.acl }
 }
 
 impl<'a> Filter<'a> {
-    /// The client with this address, whoever asks.
+    /// Matches the client with this address, including the calling one.
     pub fn by_address(address: &'a [u8]) -> Self {
         Filter { wanted: Conditions { addr: Some(address), ..Default::default() }, ..Default::default() }
     }
 
-    /// Reads options; `skip_me` is what holds when they do not say.
+    /// Parses options; `skip_me` is the default.
     pub fn parse(args: Args<'a>, skip_me: bool, known: Known<'_>) -> Result<Self, Error> {
         let mut filter = Filter { skip_me, ..Default::default() };
         let mut at = 0;
@@ -132,7 +131,7 @@ impl<'a> Filter<'a> {
         if negated { &mut self.unwanted } else { &mut self.wanted }
     }
 
-    /// Reads an option that cannot be negated; false if it is none.
+    /// Parses an option that cannot be negated; false if it is unknown.
     fn read_plain(&mut self, name: &[u8], value: &[u8]) -> Result<bool, Error> {
         match name {
             b"maxage" => self.age_min = Some(positive(value, "maxage")?),
@@ -145,7 +144,7 @@ impl<'a> Filter<'a> {
         Ok(true)
     }
 
-    /// Whether a client is meant, when client `me` asks at `now_ms`.
+    /// Whether a client matches. `me` is the calling client, `now_ms` the time.
     pub fn matches(&self, client: &ClientInfo, me: u64, now_ms: i64) -> bool {
         let seconds_since = |then_ms: i64| now_ms / 1000 - then_ms / 1000;
         let old_enough = |min: i64| seconds_since(client.connected_ms) >= min;
@@ -184,11 +183,11 @@ impl<'a> Conditions<'a> {
         Ok(())
     }
 
-    /// For each condition that was given, whether it holds.
+    /// Whether each of the given conditions holds.
     fn asked(&self, client: &ClientInfo) -> impl Iterator<Item = bool> {
         let flags = client.shown_flags();
         let names = client.names.lock();
-        // A name that was not given is none, and equals nothing.
+        // An unset name equals nothing.
         let named = |name: &[u8], wanted: &[u8]| !name.is_empty() && name == wanted;
         [
             self.ids.as_ref().map(|ids| ids.contains(&client.id)),
@@ -211,7 +210,7 @@ impl<'a> Conditions<'a> {
     }
 }
 
-/// Adds the numbers that `args` begin with; how many there were.
+/// Adds the numbers at the start of `args`. Returns their count.
 fn read_ids(args: Args<'_>, ids: &mut BTreeSet<u64>) -> Result<usize, Error> {
     let mut count = 0;
     for number in args.iter().map_while(parse_i64) {
@@ -249,7 +248,7 @@ fn letters<'a>(value: &'a [u8], known: &[u8], what: &str, prefix: &str) -> Resul
     Err(Error::new(format!("ERR Unknown {what} found in the {filter} filter: {shown}")))
 }
 
-/// Whether the address `ip:port` or `[ip]:port` has this ip. The port 0 of Unix sockets' addresses is none.
+/// Whether the address `ip:port` or `[ip]:port` has this IP. Addresses of Unix sockets have port 0 and no IP.
 fn has_ip(address: &[u8], ip: &[u8]) -> bool {
     let address = address.strip_prefix(b"[").unwrap_or(address);
     let Some(rest) = address.strip_prefix(ip) else { return false };

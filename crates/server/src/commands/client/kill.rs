@@ -1,7 +1,7 @@
 //! CLIENT KILL.
 //!
-//! A killed client is marked, so that nothing of it is executed any more and others see it no more, and its worker is
-//! told to close the connection. The client that asks is replied to before its own connection ends.
+//! A killed client is marked, so that its commands no longer run and it is invisible to other clients; then its worker
+//! closes the connection. The calling client receives its reply before its own connection closes.
 
 use super::arguments;
 use super::filter::{Filter, known};
@@ -17,7 +17,7 @@ pub const KILL: Command<SessionHandler> = Command::new(
     Spec::new("kill", -3)
         .flags(&[Flags::ADMIN, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
         .acl(&[Categories::CONNECTION])
-        // No worker is amid a batch: when it is replied to, nothing is executed any more of the clients that it killed.
+        // No worker is in a batch: when the caller receives its reply, no command of the killed clients runs any more.
         .lock(LockRule::Global)
         .doc(Group::Connection, "2.4.0", "O(N), N being the connections", "Ends connections.")
         .history(&[

@@ -1,8 +1,8 @@
 //! CLIENT LIST and CLIENT INFO: a line of `field=value` pairs for each connection.
 //!
-//! The fields and their order are the reference's. A connection here owns no reply buffer (replies go from the worker's
-//! buffer to the socket, and what does not fit there into blocks), so `rbs`, `rbp` and `obl` are 0, and arguments are
-//! executed where they were read, so `argv-mem` is 0 unless the request waits for a key.
+//! The fields and their order are the reference's. A connection here has no reply buffer of its own (replies go from
+//! the worker's buffer to the socket, and the rest into blocks), so `rbs`, `rbp` and `obl` are 0. Arguments are used
+//! where they were read, so `argv-mem` is 0 unless the request waits for a key.
 
 use super::arguments;
 use super::filter::{Filter, known};

@@ -1,16 +1,16 @@
-//! CLIENT: what is known of the connections, and what can be done to them.
+//! CLIENT: inspection and control of connections.
 //!
-//! - [`names`]: who a client says it is.
+//! - [`names`]: a client's ID and names.
 //! - [`list`]: the lines of CLIENT LIST and CLIENT INFO.
-//! - [`filter`]: which clients CLIENT LIST and CLIENT KILL are about.
-//! - [`arguments`]: how those two are documented.
-//! - [`kill`]: ending connections.
-//! - [`modes`]: how a connection is treated: its replies, eviction, access clocks, capabilities.
-//! - [`pause`]: holding clients up, and letting them go.
-//! - [`tracking`]: telling clients that cache keys when these change.
+//! - [`filter`]: the filters of CLIENT LIST and CLIENT KILL.
+//! - [`arguments`]: their documentation.
+//! - [`kill`]: closing connections.
+//! - [`modes`]: per-connection modes: replies, eviction, access clocks, capabilities.
+//! - [`pause`]: pausing and unblocking clients.
+//! - [`tracking`]: client-side caching.
 //!
-//! Another connection is read through its [`ClientInfo`](kvick_core::clients::ClientInfo), whichever worker it belongs
-//! to, and acted upon by a message to that worker.
+//! Any worker can read another connection's [`ClientInfo`](kvick_core::clients::ClientInfo); to act upon the connection
+//! it sends a message to the connection's worker.
 
 mod arguments;
 pub mod filter;

@@ -1,4 +1,4 @@
-//! How a connection is treated: CLIENT REPLY, NO-EVICT, NO-TOUCH, IMPORT-SOURCE, CAPA.
+//! Per-connection modes: CLIENT REPLY, NO-EVICT, NO-TOUCH, IMPORT-SOURCE, CAPA.
 
 use super::{ON_OFF, on_or_off};
 use kvick_commands::context::Error;
@@ -93,7 +93,7 @@ pub const CAPA: Command<SessionHandler> = Command::new(
     capa,
 );
 
-/// Capabilities that are not known are for other servers, and no error.
+/// Unknown capabilities are ignored.
 fn capa(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     if args.iter().skip(2).any(|word| word.eq_ignore_ascii_case(b"redirect")) {
         cx.client.info.set_flags(ClientFlags::CAPA_REDIRECT, true);

@@ -1,6 +1,6 @@
-//! Who a client is: its number, and the names it gives itself.
+//! A client's ID, and the names that it sets.
 //!
-//! Names appear in the lines of CLIENT LIST, which are split at blanks: they consist of printable ASCII characters.
+//! CLIENT LIST separates fields by spaces, so names consist of printable ASCII characters.
 
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, Spec};
@@ -56,13 +56,13 @@ fn setname(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Refuses what cannot be a client's name.
+/// Refuses invalid client names.
 pub fn check_name(name: &[u8]) -> Result<(), Error> {
     const BAD: Error = Error::text("ERR Client names cannot contain spaces, newlines or special characters.");
     if is_printable(name) { Ok(()) } else { Err(BAD) }
 }
 
-/// Names a client; an empty name takes its name away.
+/// Sets a client's name; an empty name removes it.
 pub fn set_name(client: &Client, name: &[u8]) {
     client.info.names.lock().name = name.into();
 }

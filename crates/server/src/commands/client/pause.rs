@@ -1,4 +1,4 @@
-//! Holding clients up and letting them go: CLIENT PAUSE, UNPAUSE, UNBLOCK.
+//! Pausing and unblocking clients: CLIENT PAUSE, UNPAUSE, UNBLOCK.
 
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};
@@ -14,7 +14,7 @@ pub const PAUSE: Command<SessionHandler> = Command::new(
     Spec::new("pause", -3)
         .flags(&[Flags::ADMIN, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
         .acl(&[Categories::CONNECTION])
-        // No worker is amid a batch that it began before: when it is replied to, nothing is written any more.
+        // No worker is in an earlier batch: when the caller receives its reply, no write runs any more.
         .lock(LockRule::Global)
         .doc(Group::Connection, "3.0.0", "O(1)", "Holds up commands for some time.")
         .history(&[("6.2.0", "May hold up writes alone.")])
@@ -72,7 +72,7 @@ pub const UNBLOCK: Command<SessionHandler> = Command::new(
     unblock,
 );
 
-/// The end of a pause is nothing that a client can be spared of in this way.
+/// Clients waiting for the end of a pause cannot be unblocked in this way.
 fn unblock(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let reasons: [&[u8]; 2] = [b"timeout", b"error"];
     if args.len() == 4 && !reasons.iter().any(|reason| args[3].eq_ignore_ascii_case(reason)) {
@@ -87,7 +87,7 @@ fn unblock(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Ends a client's waiting, under the world lock; false when it was served before.
+/// Ends a client's wait, under the global lock; false if it has already been served.
 fn release(cx: &mut Session<'_>, waiter: &Waiter, error: bool) -> bool {
     let Some(blocked) = Blocked::of(waiter) else { return false };
     if !blocked.leave(waiter, cx.locked) {

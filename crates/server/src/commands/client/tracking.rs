@@ -1,4 +1,4 @@
-//! Client-side caching: CLIENT TRACKING, CACHING, TRACKINGINFO, GETREDIR. How it works is told in
+//! Client-side caching: CLIENT TRACKING, CACHING, TRACKINGINFO, GETREDIR. The implementation is
 //! [`kvick_core::tracking`].
 
 use kvick_commands::context::Error;
@@ -30,7 +30,7 @@ pub const TRACKING: Command<SessionHandler> = Command::new(
     tracking,
 );
 
-/// What CLIENT TRACKING was asked for.
+/// The options of CLIENT TRACKING.
 struct Wish<'a> {
     mode: Mode,
     prefixes: Vec<&'a [u8]>,
@@ -84,7 +84,7 @@ fn read_redirect(cx: &Session<'_>, value: &[u8]) -> Result<u64, Error> {
     client.map(|client| client.id).ok_or(Error::text("ERR The client ID you want redirect to does not exist"))
 }
 
-/// Refuses what does not go together, or with what the client has.
+/// Refuses options that contradict each other or the client's present mode.
 fn check(client: &Client, wish: &Wish<'_>) -> Result<(), Error> {
     let (flags, had) = (wish.mode.flags, client.info.flags());
     let broadcasts = flags.contains(ClientFlags::BROADCAST);
@@ -113,10 +113,10 @@ fn check(client: &Client, wish: &Wish<'_>) -> Result<(), Error> {
     check_overlaps(client.tracking.as_deref(), &wish.prefixes)
 }
 
-/// Refuses prefixes of which one begins with another, or with one that the client has, or the other way round.
+/// Refuses prefixes that overlap with each other or with the client's present prefixes: one is a prefix of the other.
 fn check_overlaps(own: Option<&OwnTracking>, prefixes: &[&[u8]]) -> Result<(), Error> {
     let among_them = first_overlap(prefixes);
-    // One that overlaps with what is there comes first if there are both.
+    // An overlap with a present prefix is reported first.
     let until = among_them.map_or(prefixes.len(), |(first, _)| first + 1);
     let with_own =
         own.and_then(|own| prefixes[..until].iter().find_map(|prefix| Some((*prefix, overlapping(own, prefix)?))));
@@ -131,10 +131,10 @@ fn check_overlaps(own: Option<&OwnTracking>, prefixes: &[&[u8]]) -> Result<(), E
     )))
 }
 
-/// The first prefix of a client that begins with another one or that this begins with.
+/// The first prefix of a client that overlaps with this one.
 fn overlapping<'a>(own: &'a OwnTracking, prefix: &[u8]) -> Option<&'a Arc<[u8]>> {
     let all = own.prefixes.first().filter(|first| first.is_empty());
-    // None of its others begins with one of its others, so what this begins with comes just before it.
+    // The client's prefixes do not overlap with each other, so a prefix of this one directly precedes it.
     let shorter = || own.prefixes.range::<[u8], _>((Bound::Unbounded, Bound::Included(prefix))).next_back();
     let longer = || own.prefixes.range::<[u8], _>((Bound::Included(prefix), Bound::Unbounded)).next();
     all.or_else(|| shorter().filter(|existing| prefix.starts_with(existing)))

@@ -18,7 +18,7 @@ pub const DOCS: Command<SessionHandler> = Command::new(
     docs,
 );
 
-/// Names that are not known are left out.
+/// Unknown names are left out.
 fn docs(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let table = &cx.server.catalogue;
     let commands: Vec<&CommandInfo> = match args.len() {

@@ -66,7 +66,7 @@ fn reply_info(reply: &mut Reply<'_>, table: &Catalogue, command: &CommandInfo) {
 fn flag_names(spec: &Spec) -> impl Iterator<Item = &'static str> {
     let movable = spec.has_movable_keys();
     Flags::SHOWN.iter().flat_map(move |(flag, name)| {
-        // The derived flag stands before the last of the others.
+        // The derived flag precedes the last of the others.
         let before = (movable && *flag == Flags::ALLOW_BUSY).then_some("movablekeys");
         before.into_iter().chain(spec.flags.contains(*flag).then_some(*name))
     })

@@ -26,10 +26,10 @@ pub const LIST: Command<SessionHandler> = Command::new(
     list,
 );
 
-/// Which commands to name.
+/// Filters of command names.
 enum Filter<'a> {
     All,
-    /// Those of a module. No command is.
+    /// Commands of a module. There are none.
     Module,
     Category(&'a [u8]),
     Pattern(&'a [u8]),

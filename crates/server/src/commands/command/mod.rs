@@ -1,11 +1,11 @@
-//! COMMAND: what the command table says of the commands.
+//! COMMAND: introspection of the command table.
 //!
 //! - [`info`]: COMMAND and COMMAND INFO, for clients that route requests.
-//! - [`docs`]: COMMAND DOCS, for clients that help people.
+//! - [`docs`]: COMMAND DOCS, for interactive clients.
 //! - [`keys`]: COMMAND GETKEYS and GETKEYSANDFLAGS.
 //! - [`list`]: COMMAND LIST.
 //!
-//! A subcommand is named with its container in front, as in `client|id`. Sets of words are sets of statuses, as in the
+//! A subcommand's name includes its container, as in `client|id`. Sets of words are sets of statuses, as in the
 //! reference.
 
 pub mod docs;
@@ -91,7 +91,7 @@ fn reply_words<W: AsRef<[u8]>>(reply: &mut Reply<'_>, words: impl IntoIterator<I
     reply.set_set_len(mark, count);
 }
 
-/// Replies with a text behind the name of its field.
+/// Replies with a field name and a text.
 fn reply_field(reply: &mut Reply<'_>, field: &str, text: &str) {
     reply.bulk(field.as_bytes());
     reply.bulk(text.as_bytes());

@@ -1,5 +1,5 @@
-//! What changes in the running server when a setting does. Settings that are not named here are read when they are
-//! needed, through [`RuntimeConfig`](crate::server::RuntimeConfig) or from the configuration itself.
+//! Applies changed settings to the running server. Settings not named here are read on use, through
+//! [`RuntimeConfig`](kvick_core::runtime_config::RuntimeConfig) or from the configuration itself.
 
 use crate::process::{limits, title};
 use crate::server::Server;
@@ -15,7 +15,7 @@ const LOG: [Id; 3] = [logging::LOGLEVEL.id(), logging::LOG_FORMAT.id(), logging:
 /// Settings of the process's score for the kernel's out-of-memory killer.
 const OOM_SCORE: [Id; 2] = [process::OOM_SCORE_ADJ.id(), process::OOM_SCORE_ADJ_VALUES.id()];
 
-/// Settings that TLS is set up by, all but the port.
+/// TLS settings, except the port.
 const TLS: [Id; 18] = [
     tls::TLS_REPLICATION.id(),
     tls::TLS_CLUSTER.id(),
@@ -37,10 +37,10 @@ const TLS: [Id; 18] = [
     tls::TLS_SESSION_CACHE_TIMEOUT.id(),
 ];
 
-/// Settings of how many replicas writes want.
+/// Settings of the number of replicas that writes require.
 const REPLICAS: [Id; 2] = [replication::MIN_REPLICAS_TO_WRITE.id(), replication::MIN_REPLICAS_MAX_LAG.id()];
 
-/// Puts one setting into effect, as [`Apply`](kvick_config::Apply) asks.
+/// Applies one setting, as [`Apply`](kvick_config::Apply) specifies.
 pub fn apply(server: &'static Server, id: Id, values: &Values) -> Result<(), Refusal> {
     if id == process::DIR.id() {
         return Ok(std::env::set_current_dir(values.read(process::DIR).path())?);
@@ -91,7 +91,7 @@ pub fn apply(server: &'static Server, id: Id, values: &Values) -> Result<(), Ref
     Ok(())
 }
 
-/// A limit below what is in use costs keys or makes writes fail: that may not be what was meant.
+/// Warns if the new limit is below the memory in use, since keys will be evicted or writes fail.
 fn warn_of_eviction(server: &'static Server, limit: u64) {
     let excess = eviction::excess(server, limit);
     if limit > 0 && excess > 0 {

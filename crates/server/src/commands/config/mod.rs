@@ -1,4 +1,4 @@
-//! CONFIG: looks at settings, changes them while the server runs, and writes them back to their file.
+//! CONFIG: reads and changes settings at run time, and writes them back to their file.
 
 mod apply;
 
@@ -55,7 +55,7 @@ pub const CONFIG: Command<SessionHandler> = Command::container(
                 )
                 .history(&[("7.0.0", "Several settings can be changed at once.")])
                 .tips(TIPS)
-                // The append-only file begins between all other commands.
+                // The append-only file is enabled between other commands.
                 .lock(LockRule::GlobalIf(sets_appendonly))
                 .args(&[Arg::block("data", &[Arg::string("parameter"), Arg::string("value")]).multiple()]),
             set,
@@ -149,12 +149,12 @@ fn config_rewrite(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Writes the settings back to the file that they were read from.
+/// Writes the settings back to the configuration file.
 pub fn rewrite_file(server: &Server, add: Add) -> Result<(), Error> {
     let Some(file) = &server.config_file else {
         return Err(Error::text("ERR The server is running without a config file"));
     };
-    // Users that have a file of their own stand in no other.
+    // Users are not written there if they have an ACL file.
     let in_own_file = acl::file::path(server).is_some();
     let users = if in_own_file { Vec::new() } else { server.acl.all() };
     let users: Vec<Vec<u8>> = users.iter().map(|user| user.line()).collect();

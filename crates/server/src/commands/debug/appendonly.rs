@@ -9,22 +9,21 @@ use kvick_resp::format::parse_i64;
 use kvick_store::{Kind, Waiter};
 use std::sync::atomic::Ordering;
 
-/// DEBUG LOADAOF: the data set from the files, in place of what there is. Others are told meanwhile that it is being
-/// loaded.
+/// DEBUG LOADAOF: reloads the data set from the files. Meanwhile other clients are refused because it is being loaded.
 pub fn load(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     if cx.in_transaction {
         return Err(Error::text("ERR DEBUG LOADAOF is not possible within a transaction"));
     }
     let server = cx.server;
-    // The log has told why, if something could not be written. Between two histories the files are of the old one.
+    // Write errors have been logged. Between two histories the files belong to the old one.
     if !aof::flush(server) || server.aof.status().state == aof::State::Waiting {
         return Err(Error::text("ERR The append-only file does not hold all of the data now"));
     }
-    // The files hold the function libraries too.
+    // The files contain the function libraries too.
     server.scripting.forget_libraries(false)?;
     server.admission.set(Reasons::LOADING, true);
     (0..server.keyspace.databases()).for_each(|number| _ = cx.locked.flush(number, false));
-    // It waits for no key: the thread that has the files ends this.
+    // The client waits for no key: the thread that owns the append-only file ends the wait.
     let waiter = Waiter::new(Kind::String, false, 0, Box::new(()));
     let (client, ticket, version) = (cx.client.info.clone(), waiter.ticket(), cx.client.version);
     aof::order_reload(server, aof::Reload { client, ticket, version });
@@ -32,7 +31,7 @@ pub fn load(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// DEBUG AOF-FLUSH-SLEEP microseconds: how long to wait before each write.
+/// DEBUG AOF-FLUSH-SLEEP microseconds: a delay before each write.
 pub fn flush_sleep(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let us = parse_i64(&args[2]).and_then(|us| u64::try_from(us).ok()).ok_or(Error::NOT_INTEGER)?;
     cx.server.aof.flush_sleep_us.store(us, Ordering::Relaxed);

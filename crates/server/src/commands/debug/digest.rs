@@ -101,7 +101,7 @@ impl Digest {
     }
 }
 
-/// The numbers that the reference's dumps have for types.
+/// Type numbers of the reference's dumps.
 fn type_number(kind: Kind) -> u32 {
     match kind {
         Kind::String => 0,

@@ -1,4 +1,4 @@
-//! The tables of keys, and many keys at once.
+//! DEBUG HTSTATS and POPULATE: hash table statistics and test keys.
 
 use kvick_commands::context::Error;
 use kvick_engine::session::Session;

@@ -1,5 +1,4 @@
-//! DEBUG: looks behind the scenes, and makes things happen that tests need. Off unless `enable-debug-command` allows
-//! it.
+//! DEBUG: internal state, and actions for tests. Disabled unless `enable-debug-command` allows it.
 
 mod allocator;
 mod appendonly;
@@ -43,11 +42,11 @@ pub const DEBUG: Command<SessionHandler> = Command::new(
     debug,
 );
 
-/// What one subcommand does.
+/// The function of a subcommand.
 type Run = fn(&mut Session<'_>, Args<'_>) -> Result<(), Error>;
 
-/// A subcommand: its name, the least and the greatest number of arguments with both names counted in, whether it needs
-/// the world to stand still, whether it changes the data, and what it does.
+/// A subcommand: its name, the minimum and maximum number of arguments including both names, whether it needs the
+/// global lock, whether it changes the data, and its function.
 struct Subcommand {
     name: &'static str,
     arguments: (usize, usize),
@@ -104,7 +103,7 @@ const SUBCOMMANDS: &[Subcommand] = &[
     sub("set-active-expire", 3, 3, set_active_expire),
     sub("set-disable-deny-scripts", 3, 3, set_disable_deny_scripts),
     sub("set-skip-checksum-validation", 3, 3, set_skip_checksums),
-    // All of the server is to stand still, not one worker alone.
+    // The whole server sleeps, not only one worker.
     global("sleep", 3, 3, sleep),
 ];
 
@@ -120,7 +119,7 @@ fn needs_global_lock(args: Args<'_>) -> bool {
 
 fn debug(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     match find(args) {
-        // Whoever loads has the data for himself, though this command may look on.
+        // The loading thread uses the data exclusively, but this command may read it.
         Some(subcommand) if subcommand.replaces && cx.server.admission.has(Reasons::LOADING) => {
             Err(Rejection::Loading.error(cx.server))
         }
@@ -142,7 +141,7 @@ fn set_active_expire(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> 
     Ok(())
 }
 
-/// Has sockets with TLS take nothing, or again what they can.
+/// Makes TLS sockets accept no bytes, or ends that.
 fn clog_tls(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let on = match &args[2] {
         b"0" => false,
@@ -157,7 +156,7 @@ fn clog_tls(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Lets scripts call commands that they may not call otherwise.
+/// Lets scripts call commands that are denied in scripts.
 fn set_disable_deny_scripts(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     cx.server.scripting.may_call_all.store(&args[2] != b"0", Ordering::Relaxed);
     cx.reply.ok();
@@ -176,7 +175,7 @@ fn pause_cron(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Has all replies put into lists of blocks before they are written, and the limits count the blocks.
+/// Puts all replies into block lists before they are written, so that the limits count the blocks.
 fn list_replies(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     output::list_replies(cx.server, &args[2] != b"0");
     cx.reply.ok();
@@ -191,7 +190,7 @@ fn protect_client(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Connections own no buffers of replies that could be resized: what is asked for here holds already.
+/// Connections have no reply buffers to resize, so this has no effect.
 fn reply_buffer(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let known = ["peak-reset-time", "resizing"].iter().any(|known| known.as_bytes().eq_ignore_ascii_case(&args[2]));
     if !known {
@@ -201,7 +200,7 @@ fn reply_buffer(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Replies an error that counts as none of the server's own.
+/// Replies with an error that does not count in the server's statistics.
 fn error(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let plain = |byte: &u8| if matches!(byte, b'\r' | b'\n') { b' ' } else { *byte };
     let text: Vec<u8> = args[2].iter().map(plain).collect();

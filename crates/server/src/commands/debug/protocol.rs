@@ -6,7 +6,7 @@ use kvick_resp::{Args, Version};
 
 const TYPES: &str = "string|integer|double|bignum|null|array|set|map|attrib|push|verbatim|true|false";
 
-/// Replies a value of the type that is named.
+/// Replies with a value of the named type.
 pub fn reply(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let name = args[2].to_ascii_lowercase();
     let version = cx.reply.version();
@@ -14,7 +14,7 @@ pub fn reply(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     match name.as_slice() {
         b"string" => reply.bulk(b"Hello World"),
         b"integer" => reply.int(12345),
-        // What Valkey answers; near pi, and not meant as it.
+        // Valkey's value: close to pi, but not pi.
         #[allow(clippy::approx_constant)]
         b"double" => reply.double(3.141),
         b"bignum" => reply.big_number(b"1234567999999999999999999999999999999"),

@@ -1,4 +1,4 @@
-//! DEBUG RELOAD: the data set to a file and back.
+//! DEBUG RELOAD: saves the data set to a file and loads it.
 
 use kvick_commands::context::Error;
 use kvick_durability::persistence::load::{self, Reload};

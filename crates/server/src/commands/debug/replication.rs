@@ -1,4 +1,4 @@
-//! What tests of replication need.
+//! DEBUG subcommands for tests of replication.
 
 use kvick_commands::context::Error;
 use kvick_engine::session::Session;
@@ -6,7 +6,7 @@ use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
 use std::sync::atomic::Ordering;
 
-/// DEBUG CHANGE-REPL-ID: the data are of another history from here on.
+/// DEBUG CHANGE-REPL-ID: starts a new history.
 pub fn change_id(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     kvick_runtime::logging::notice(format_args!("Changing replication IDs after receiving change-repl-id"));
     cx.server.replication.history.lock().begin_anew();
@@ -14,7 +14,7 @@ pub fn change_id(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// DEBUG DELAY-RDB-CLIENT-FREE-SECONDS seconds: how long the log is kept for a replica that has got its dump.
+/// DEBUG DELAY-RDB-CLIENT-FREE-SECONDS seconds: how long the log is retained for a replica that has received its dump.
 pub fn keep_log(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let seconds = parse_i64(&args[2]).ok_or(Error::NOT_INTEGER)?;
     cx.server.replication.orphans_live_ms.store(seconds.saturating_mul(1000), Ordering::Relaxed);
@@ -22,14 +22,14 @@ pub fn keep_log(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// DEBUG PAUSE-AFTER-FORK 0|1: whether the process stops amid synchronisations.
+/// DEBUG PAUSE-AFTER-FORK 0|1: whether the process stops itself during synchronisations.
 pub fn pause_after_fork(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     cx.server.replication.pauses_after_fork.store(&args[2] != b"0", Ordering::Relaxed);
     cx.reply.ok();
     Ok(())
 }
 
-/// DEBUG REPLICATE command ...: sends replicas a request as it is.
+/// DEBUG REPLICATE command ...: sends replicas a request unchanged.
 pub fn replicate(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let words: Vec<&[u8]> = (2..args.len()).filter_map(|index| args.get(index)).collect();
     cx.server.keyspace.log.append_replica_only(&words);

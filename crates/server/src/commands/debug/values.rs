@@ -1,4 +1,4 @@
-//! How the value of one key is stored.
+//! DEBUG subcommands about the encoding of one key's value.
 
 use kvick_commands::context::Error;
 use kvick_config::numbers;
@@ -19,7 +19,7 @@ pub fn object(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let fast = args.get(3).is_some_and(|word| word.eq_ignore_ascii_case(b"fast"));
     let (number, access) = (cx.client.db, cx.access);
     let options = WriteOptions { compress: cx.server.config.values().read(RDBCOMPRESSION), ..WriteOptions::default() };
-    // A key whose time has come is there as long as nobody has removed it.
+    // An expired key is visible until it is deleted.
     cx.when_expired = WhenExpired::ImportSource;
     let mut db = cx.db(number);
     let entry = db.peek(db.key(&args[2])).ok_or(Error::NO_KEY)?;
@@ -40,7 +40,7 @@ pub fn object(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// What there is to say of a list that is not small; how many bytes its blocks have unless it is to be `fast`.
+/// Describes a list of several blocks, with their size in bytes unless `fast`.
 fn describe_blocks(list: &List, fast: bool) -> Option<String> {
     let (blocks, limits) = list.blocks()?;
     let count = blocks.len();
@@ -66,7 +66,7 @@ pub fn listpack(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         Inside::Pairs(pairs) => describe_listpack(pairs.to_listpack().view()),
         _ => return Err(Error::text("ERR Not a listpack encoded object.")),
     };
-    // Whoever closed the standard output does not want to know.
+    // Standard output may be closed.
     _ = std::io::stdout().lock().write_all(text.as_bytes());
     cx.reply.simple("Listpack structure printed on stdout");
     Ok(())

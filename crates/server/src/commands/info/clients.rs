@@ -8,12 +8,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What blocked clients wait for.
+/// Keys and timeouts of blocked clients.
 #[derive(Default)]
 struct Waits {
-    /// Clients whose wait ends at some time.
+    /// Clients with a timeout.
     limited: usize,
-    /// The keys, with their databases, and whether somebody wants to know that one is gone.
+    /// The keys, with their databases, and whether a client must be notified of their deletion.
     keys: HashMap<(usize, Vec<u8>), bool>,
 }
 
@@ -31,7 +31,7 @@ impl Waits {
     }
 }
 
-/// Writes it.
+/// Writes the section.
 pub fn write(subject: &Subject, page: &mut Page) {
     let server = subject.server;
     let clients = server.clients.all();

@@ -1,4 +1,4 @@
-//! The sections on commands: how often, with which errors, how long.
+//! The sections on commands: calls, errors, latencies.
 
 use super::Subject;
 use super::page::{Page, safe};
@@ -7,7 +7,7 @@ use kvick_config::tables::logging;
 use kvick_runtime::clock::ticks_to_us;
 use std::collections::BTreeMap;
 
-/// What one command did on all workers.
+/// One command's statistics, summed over all workers.
 #[derive(Default)]
 struct Sum {
     calls: u64,

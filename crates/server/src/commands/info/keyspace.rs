@@ -3,7 +3,7 @@
 use super::Subject;
 use super::page::Page;
 
-/// Keys whose remaining time is averaged.
+/// Keys sampled for the average TTL.
 const TTL_SAMPLES: usize = 100;
 
 pub fn write(subject: &Subject, page: &mut Page) {

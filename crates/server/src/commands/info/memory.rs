@@ -8,7 +8,7 @@ use kvick_config::tables::memory as settings;
 use kvick_script::Kind;
 use kvick_scripting::{Interpreters, Scripting};
 
-/// The version of the interface between the reference and its engines, which tools are shown.
+/// The version of the reference's scripting engine interface, which INFO shows.
 const ENGINE_ABI_VERSION: u32 = 4;
 
 pub fn write(subject: &Subject, page: &mut Page) {
@@ -22,7 +22,7 @@ pub fn write(subject: &Subject, page: &mut Page) {
     page.field("maxmemory_policy", String::from_utf8_lossy(&policy));
     write_ratios(&overview, page);
     page.field("mem_not_counted_for_evict", overview.not_counted);
-    // One log is the backlog and what waits for replicas: what is beyond the backlog's size is the latter.
+    // One log serves as backlog and as replica buffers: the part beyond the backlog's size counts as the latter.
     page.field("mem_replication_backlog", overview.backlog);
     page.field("mem_total_replication_buffers", server.keyspace.log.memory() + overview.kept);
     page.field("mem_replicas_repl_buffer", overview.kept);
@@ -71,7 +71,7 @@ fn write_scripts(scripting: &Scripting, page: &mut Page) {
     page.bytes("used_memory_scripts", (script_texts + libraries) as u64);
 }
 
-/// The section on what runs scripts and functions.
+/// The section on scripting engines.
 pub fn write_engines(subject: &Subject, page: &mut Page) {
     let scripting = &subject.server.scripting;
     let used = [Kind::Scripts, Kind::Functions].map(|kind| scripting.interpreter_memory(kind)).iter().sum::<usize>();

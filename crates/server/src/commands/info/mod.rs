@@ -1,7 +1,7 @@
-//! INFO: what the server tells of itself, in sections of `name:value` lines.
+//! INFO: the server's state, in sections of `name:value` lines.
 //!
-//! Names, order and formats are the reference's, for the tools that read them. A field whose matter does not exist here
-//! has the value that it has there while nothing of it happens.
+//! Names, order and formats are the reference's, for the tools that parse them. A field about something that does not
+//! exist here has the value that the reference shows while it is unused.
 
 mod clients;
 mod commands;
@@ -44,19 +44,19 @@ enum Shown {
     ByDefault,
     /// With "all" and "everything".
     WithAll,
-    /// Only when it is named.
+    /// Only if named.
     WhenNamed,
 }
 
 /// A section of the reply.
 struct Section {
-    /// The names that ask for it.
+    /// The names that select it.
     names: &'static [&'static str],
     shown: Shown,
     write: fn(&Subject, &mut Page),
 }
 
-/// What the sections are about.
+/// The data for the sections.
 struct Subject {
     server: &'static Server,
     now_ms: i64,

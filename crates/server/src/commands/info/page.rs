@@ -1,4 +1,4 @@
-//! The text that INFO replies, as it is being written.
+//! The text of INFO's reply.
 
 use std::fmt::{Arguments, Display, Write};
 
@@ -27,7 +27,7 @@ impl Page {
         fields.into_iter().for_each(|(name, value)| self.field(name, value));
     }
 
-    /// Adds a field in bytes, and a second one for people.
+    /// Adds a field in bytes, and a second one with a readable unit.
     pub fn bytes(&mut self, name: &str, bytes: u64) {
         self.field(name, bytes);
         self.field(format_args!("{name}_human"), human(bytes));
@@ -45,7 +45,7 @@ impl Page {
     }
 }
 
-/// A number of bytes for people: two decimals and a unit.
+/// A number of bytes with two decimals and a unit.
 pub fn human(bytes: u64) -> String {
     let units = ["K", "M", "G", "T", "P"];
     let exponent = (bytes.checked_ilog2().unwrap_or(0) / 10) as usize;
@@ -61,7 +61,7 @@ pub fn seconds(us: u64) -> String {
     format!("{}.{:06}", us / 1_000_000, us % 1_000_000)
 }
 
-/// A name in which nothing ends a field or a line.
+/// A name without characters that would end a field or a line.
 pub fn safe(name: &[u8]) -> String {
     let plain = |c: char| if matches!(c, '#' | ':' | '\n' | '\r') { '_' } else { c };
     String::from_utf8_lossy(name).chars().map(plain).collect()

@@ -52,7 +52,7 @@ pub fn write(subject: &Subject, page: &mut Page) {
     }
 }
 
-/// Whether there is an append-only file, and what became of its rewrites.
+/// The state of the append-only file and its rewrites.
 fn write_aof(subject: &Subject, status: &Status, now_s: i64, page: &mut Page) {
     let aof = subject.server.aof.status();
     let rewrite = status.running_for(Purpose::AofBase);
@@ -71,7 +71,7 @@ fn write_aof(subject: &Subject, status: &Status, now_s: i64, page: &mut Page) {
     page.field("aof_last_cow_size", status.last_rewrite_captured_bytes);
 }
 
-/// How large the append-only file is, and what waits for the disk.
+/// The size of the append-only file, and pending syncs.
 fn write_files(subject: &Subject, status: &aof::Status, page: &mut Page) {
     let aof = &subject.server.aof;
     page.fields([
@@ -84,13 +84,13 @@ fn write_files(subject: &Subject, status: &aof::Status, page: &mut Page) {
     ]);
 }
 
-/// How far the load is, and in how many seconds it may be done.
+/// The progress of the load, and the estimated seconds left.
 fn write_loading(loading: &Loading, now_s: i64, page: &mut Page) {
     let (total, loaded) = (loading.total_bytes.load(Relaxed), loading.loaded_bytes.load(Relaxed));
     let started_s = loading.started_s.load(Relaxed);
     let elapsed_s = (now_s - started_s).max(0) as u64;
     let eta_s = match elapsed_s {
-        // Too early to tell.
+        // Too early for an estimate.
         0 => 1,
         _ => elapsed_s.saturating_mul(total.saturating_sub(loaded)) / (loaded + 1),
     };

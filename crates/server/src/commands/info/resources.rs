@@ -1,6 +1,6 @@
 //! The section on processor time.
 //!
-//! Invariant of the unsafe code here: the kernel fills a structure of ours, for a target that it knows.
+//! Invariant of the unsafe code here: the kernel fills a structure of ours, for a valid target.
 
 use super::Subject;
 use super::page::{Page, seconds};
@@ -30,7 +30,7 @@ pub fn write(subject: &Subject, page: &mut Page) {
     }
 }
 
-/// Microseconds of system and of user time; none where the kernel does not tell.
+/// System and user time in microseconds; `None` if the kernel does not report them.
 fn used(target: c_int) -> (u64, u64) {
     let zero = timeval { tv_sec: 0, tv_usec: 0 };
     // SAFETY: all-zero bytes are a valid value of this structure of integers.

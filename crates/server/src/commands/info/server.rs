@@ -14,7 +14,7 @@ use kvick_runtime::version;
 use std::sync::OnceLock;
 
 const SECONDS_PER_DAY: u64 = 24 * 3600;
-/// The access clock that INFO shows has 24 bits.
+/// INFO shows the low 24 bits of the access clock.
 const LRU_CLOCK_MASK: i64 = 0xff_ffff;
 
 pub fn write(subject: &Subject, page: &mut Page) {
@@ -59,7 +59,7 @@ pub fn write(subject: &Subject, page: &mut Page) {
     write_listeners(&values, page);
 }
 
-/// What is listened on, by the reference's number for its kind.
+/// The listening sockets, in the reference's format.
 fn write_listeners(values: &Values, page: &mut Page) {
     let bind = values.read(network::BIND);
     let addresses: String =
@@ -76,7 +76,7 @@ fn write_listeners(values: &Values, page: &mut Page) {
     }
 }
 
-/// Certificates that are in use.
+/// Certificates in use.
 pub fn write_tls(subject: &Subject, page: &mut Page) {
     let materials = subject.server.tls.materials();
     let summary = |of: fn(&Materials) -> &Option<Summary>| materials.as_ref().and_then(|all| of(all).as_ref());
@@ -93,7 +93,7 @@ pub fn write_tls(subject: &Subject, page: &mut Page) {
     }
 }
 
-/// Name, release and architecture of the system.
+/// The system's name, release and architecture.
 fn operating_system() -> &'static str {
     static NAME: OnceLock<String> = OnceLock::new();
     NAME.get_or_init(|| {

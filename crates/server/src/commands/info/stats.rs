@@ -1,4 +1,4 @@
-//! The sections on what was done so far.
+//! The sections on statistics.
 
 use super::Subject;
 use super::page::Page;
@@ -64,7 +64,7 @@ fn write_keys(subject: &Subject, totals: &Totals, page: &mut Page) {
     page.field("pubsubshard_channels", subscribed.size(Kind::Shard));
     let (sessions, copying_us) = subject.server.scripting.sessions.totals();
     page.field("latest_fork_usec", copying_us);
-    // What others fork for is a snapshot here, but for sessions of the debugger.
+    // Snapshots count as forks, and so do debugger sessions.
     page.field("total_forks", subject.server.persistence.status().snapshots + sessions);
     page.field("migrate_cached_sockets", subject.server.migration.sockets.len());
     page.field("slave_expires_tracked_keys", subject.server.replication.writable_replica_keys.count());
@@ -103,7 +103,7 @@ fn write_errors(server: &Server, totals: &Totals, page: &mut Page) {
     page.field("dump_payload_sanitizations", 0);
 }
 
-/// What the reference leaves to its I/O threads is here what workers other than the first do.
+/// Workers other than the first correspond to the reference's I/O threads.
 fn write_io(workers: &[Totals], totals: &Totals, page: &mut Page) {
     let others: Totals = workers.iter().skip(1).copied().sum();
     page.field("total_reads_processed", totals.reads);
@@ -132,7 +132,7 @@ fn write_loops(subject: &Subject, totals: &Totals, page: &mut Page) {
     page.field("instantaneous_eventloop_duration_usec", rates.turn_us);
 }
 
-/// Figures for whoever works on the server.
+/// Figures for developers.
 pub fn write_debug(subject: &Subject, page: &mut Page) {
     let totals: Totals = subject.server.totals().into_iter().sum();
     let max = subject.server.stats.iter().map(|stats| stats.turn_max());

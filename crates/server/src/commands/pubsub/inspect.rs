@@ -1,4 +1,4 @@
-//! PUBSUB: who listens to what.
+//! PUBSUB: introspection of subscriptions.
 
 use crate::commands::help;
 use kvick_commands::context::Error;

@@ -1,10 +1,10 @@
 //! Publish and subscribe.
 //!
-//! - [`subscribe`]: beginning and ending to listen.
-//! - [`publish`]: sending messages.
-//! - [`inspect`]: PUBSUB, which tells who listens to what.
+//! - [`subscribe`]: subscribing and unsubscribing.
+//! - [`publish`]: publishing messages.
+//! - [`inspect`]: PUBSUB, introspection of subscriptions.
 //!
-//! How messages get to those who listen is in [`kvick_core::pubsub`].
+//! Message delivery is in [`kvick_core::pubsub`].
 
 pub mod inspect;
 pub mod publish;
@@ -26,6 +26,6 @@ pub static COMMANDS: &[Command<SessionHandler>] = &[
     subscribe::UNSUBSCRIBE,
 ];
 
-/// Flags of what begins and ends to listen. No other commands have both of the first two: see
+/// Flags of the commands that subscribe or unsubscribe. No other commands have both of the first two: see
 /// [`is_listening`](subscribe::is_listening).
 const LISTENING: &[Flags] = &[Flags::PUBSUB, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE];

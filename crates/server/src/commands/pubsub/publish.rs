@@ -1,4 +1,4 @@
-//! Sending messages to those who listen.
+//! Publishing messages.
 
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Channels, Command, Flags, Group, KeyFlags, KeySpec, Spec};
@@ -36,7 +36,7 @@ pub const SPUBLISH: Command<SessionHandler> = Command::new(
 
 fn publish(cx: &mut Session<'_>, address: Address, args: Args<'_>) -> Result<(), Error> {
     let receivers = cx.server.publish(cx.executor, address, &args[1], &args[2]);
-    // Those who are subscribed at replicas hear it as well.
+    // Subscribers on replicas receive it as well.
     let name: &[u8] = if address == Address::Shard { b"SPUBLISH" } else { b"PUBLISH" };
     cx.effects.propagate_replica_only(&[name, &args[1], &args[2]]);
     cx.reply.uint(receivers as u64);

@@ -1,4 +1,4 @@
-//! Beginning and ending to listen. Each name is answered by a push of its own, and there is no reply beside.
+//! Subscribing and unsubscribing. Each name is answered by its own push; there is no other reply.
 
 use super::LISTENING;
 use kvick_commands::context::Error;
@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 
 const SHARD_CHANNELS: &[KeySpec] = &[KeySpec::range(1, -1, 1, &[KeyFlags::NOT_KEY])];
 
-/// Whether a command begins or ends to listen.
+/// Whether a command subscribes or unsubscribes.
 pub fn is_listening(command: &CommandInfo) -> bool {
     command.spec.flags.contains(Flags::PUBSUB | Flags::NOSCRIPT)
 }
@@ -91,7 +91,7 @@ fn word(kind: Kind, begins: bool) -> &'static [u8] {
 }
 
 fn subscribe(cx: &mut Session<'_>, kind: Kind, args: Args<'_>) -> Result<(), Error> {
-    // The others are let in transactions, as they always were.
+    // The others are allowed in transactions for compatibility.
     if kind == Kind::Shard && cx.in_transaction {
         return Err(Error::text("ERR SSUBSCRIBE isn't allowed for a DENY BLOCKING client"));
     }
@@ -128,7 +128,7 @@ fn unsubscribe(cx: &mut Session<'_>, kind: Kind, args: Args<'_>) -> Result<(), E
     Ok(())
 }
 
-/// Tells that a subscription has begun or ended, and how many there are now.
+/// Reports a subscription change and the number of subscriptions.
 fn answer(cx: &mut Session<'_>, kind: Kind, begins: bool, name: Option<&[u8]>, total: usize) {
     cx.client.answered_by_pushes = true;
     cx.reply.push(3);

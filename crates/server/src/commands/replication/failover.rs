@@ -1,4 +1,4 @@
-//! FAILOVER: has one of the replicas take over.
+//! FAILOVER: hands the primary role over to a replica.
 
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};
@@ -62,7 +62,7 @@ fn failover(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// What the arguments ask for.
+/// The parsed arguments.
 #[derive(Default)]
 struct Wish {
     target: Option<Target>,

@@ -1,4 +1,4 @@
-//! The commands about replication: those that users and Sentinel give, and those that servers give each other.
+//! Replication commands, of users and Sentinel and between servers.
 
 mod failover;
 mod psync;

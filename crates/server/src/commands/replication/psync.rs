@@ -1,4 +1,4 @@
-//! PSYNC and SYNC: a replica asks to be synchronised.
+//! PSYNC and SYNC: a replica requests synchronisation.
 
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};
@@ -70,7 +70,7 @@ fn psync(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         return Err(Error::NOT_INTEGER);
     }
     if *replica.wanted_parts.lock() != Parts::ALL && !replica.takes_streams.load(Ordering::Relaxed) {
-        // The dump would have to go through the file that is the server's own.
+        // The dump would replace the server's own file.
         return Err(Error::text("ERR Filtered replica requires EOF capability"));
     }
     let continued = if args.len() >= 3 { go_on(cx, &replica, args) } else { None };
@@ -78,7 +78,7 @@ fn psync(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         cx.reply.simple("DUALCHANNELSYNC");
         return Ok(());
     }
-    // From here on it has nothing to ask for.
+    // From here on the connection is a replica's.
     cx.client.look_at_requests();
     cx.client.feed = Some(Box::new(match continued {
         Some(follower) => Feed::of_log(replica, follower),
@@ -93,8 +93,7 @@ fn psync(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether a replica that has to begin anew is to get its dump by a connection of its own, for which it is to ask
-/// there.
+/// Whether a replica needs a full sync and should request its dump over a separate connection.
 fn takes_two_channels(cx: &Session<'_>, replica: &Replica) -> bool {
     if !replica.takes_two_channels.load(Ordering::Relaxed) {
         return false;
@@ -111,7 +110,7 @@ fn takes_two_channels(cx: &Session<'_>, replica: &Replica) -> bool {
     true
 }
 
-/// A primary hands over to this replica of it, which has all that it has.
+/// The primary hands over to this replica, which has caught up.
 fn take_over(cx: &Session<'_>, id: &[u8]) -> Result<(), Error> {
     let server = cx.server;
     logging::notice(format_args!("Failover request received for replid {}.", String::from_utf8_lossy(id)));
@@ -127,8 +126,8 @@ fn take_over(cx: &Session<'_>, id: &[u8]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Lets a replica go on from where it is, if what it has is the beginning of this server's history and what comes
-/// behind it is still kept.
+/// Partial sync: the replica continues from its offset if it shares this server's history and the log from there on is
+/// still in the backlog.
 fn go_on(cx: &mut Session<'_>, replica: &Replica, args: Args<'_>) -> Option<Follower> {
     let replication = &cx.server.replication;
     let (id, next) = (args.get(1)?, parse_i64(args.get(2)?)?);
@@ -164,7 +163,7 @@ fn go_on(cx: &mut Session<'_>, replica: &Replica, args: Args<'_>) -> Option<Foll
     };
     replication.counts.partial.fetch_add(1, Ordering::Relaxed);
     let channel = replication.replicas.dump_channel(replica.dump_channel.load(Ordering::Relaxed));
-    // The replica itself has the log kept from now on.
+    // The replica itself retains the log from now on.
     let has_channel = channel.is_some_and(|channel| channel.pin.lock().take().is_some());
     replica.set_stage(if has_channel { Stage::Keeping } else { Stage::Online });
     logging::notice(format_args!(

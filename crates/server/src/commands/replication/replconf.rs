@@ -1,4 +1,4 @@
-//! REPLCONF: what a replica tells of itself, before it is synchronised and while it is.
+//! REPLCONF: options and acknowledgements of a replica.
 
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Categories, Command, Flags, Group, Spec};
@@ -54,7 +54,7 @@ fn replconf(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
                 let takes = cx.server.config.read(DUAL_CHANNEL_REPLICATION_ENABLED);
                 replica.takes_two_channels.store(takes, Ordering::Relaxed);
             }
-            // What this server does not know it does not make use of.
+            // Unknown capabilities are ignored.
             b"capa" => {}
             b"rdb-only" => replica.wants_dump_only.store(switch(value)?, Ordering::Relaxed),
             b"rdb-filter-only" => *replica.wanted_parts.lock() = parts(value)?,
@@ -81,7 +81,7 @@ fn replconf(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
                 replica.heard_ms.store(cx.now_ms, Ordering::Relaxed);
                 is_answered = false;
             }
-            // A primary asks: its own thread answers.
+            // A request of the primary, which the replication thread answers.
             b"getack" => is_answered = false,
             _ => {
                 let option = String::from_utf8_lossy(option);
@@ -110,7 +110,7 @@ fn switch(value: &[u8]) -> Result<bool, Error> {
     }
 }
 
-/// The names of what a dump is to hold; the names of nothing are a dump of nothing.
+/// Parses the parts of a dump; no names mean an empty dump.
 fn parts(names: &[u8]) -> Result<Parts, Error> {
     let names = split_args(names).map_err(|_| Error::text("ERR Missing rdb-filter-only values"))?;
     let unknown = names.iter().find(|name| !name.eq_ignore_ascii_case(b"functions"));
@@ -121,7 +121,7 @@ fn parts(names: &[u8]) -> Result<Parts, Error> {
     Ok(Parts { keys: false, functions: !names.is_empty() })
 }
 
-/// A version such as 9.1.2 as a number, a byte for each part.
+/// A version such as 9.1.2 as a number, with a byte for each part.
 fn version(text: &[u8]) -> Option<u32> {
     let text = std::str::from_utf8(text).ok()?;
     let parts: Vec<u32> = text.split('.').map(|part| part.parse().ok()).collect::<Option<_>>()?;

@@ -1,4 +1,4 @@
-//! REPLICAOF and its old name: whom the server follows.
+//! REPLICAOF and its old name: selects the primary to follow.
 
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};

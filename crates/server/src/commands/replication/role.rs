@@ -1,4 +1,4 @@
-//! ROLE: what the server is in replication.
+//! ROLE: the server's role in replication.
 
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Categories, Command, Flags, Group, Spec};
@@ -16,7 +16,7 @@ pub const ROLE: Command<SessionHandler> = Command::new(
     role,
 );
 
-/// A primary tells its offset and its replicas; a replica tells of its primary.
+/// A primary reports its offset and its replicas; a replica reports its primary.
 fn role(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     let (replication, offset) = (&cx.server.replication, cx.server.keyspace.log.offset());
     if let Some(primary) = replication.upstream.target() {

@@ -1,4 +1,4 @@
-//! FUNCTION: the libraries of functions.
+//! FUNCTION: function libraries.
 
 use super::script::wrong_subcommand;
 use crate::commands::help;
@@ -117,7 +117,7 @@ const fn about(name: &'static str, arity: i16, flags: &[Flags]) -> Spec {
     Spec::new(name, arity).flags(flags).acl(&[Categories::SCRIPTING])
 }
 
-/// What changes libraries must be alone, with the interpreter as with the data.
+/// Changes of libraries need exclusive access to the interpreter and to the data.
 const fn writing(name: &'static str, arity: i16, flags: &[Flags]) -> Spec {
     about(name, arity, flags).flags(&[Flags::NOSCRIPT, Flags::WRITE]).lock(LockRule::Global).tips(ALL_SUCCEEDED)
 }
@@ -228,7 +228,7 @@ fn restore(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// What FUNCTION LIST was asked for.
+/// The options of FUNCTION LIST.
 #[derive(Default)]
 struct Listing<'a> {
     pattern: Option<&'a [u8]>,

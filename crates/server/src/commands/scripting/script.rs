@@ -1,4 +1,4 @@
-//! SCRIPT: the scripts that the server knows.
+//! SCRIPT: cached scripts.
 
 use crate::commands::help;
 use kvick_commands::context::Error;
@@ -192,7 +192,7 @@ fn show(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// A subcommand was given more words than it takes.
+/// The error for a subcommand with too many arguments.
 pub(super) fn wrong_subcommand(container: &str, word: &[u8]) -> Error {
     let word = String::from_utf8_lossy(word);
     Error::new(format!("ERR unknown subcommand or wrong number of arguments for '{word}'. Try {container} HELP."))
