@@ -59,7 +59,7 @@ type MakeReplayer = Box<dyn Fn(Participant) -> Box<dyn Replayer> + Send + Sync>;
 
 /// The core with dumps, the append-only file, and the scripts and functions that both of them contain.
 pub struct DurableCore {
-    core: &'static Core,
+    core: Core,
     /// Dumps.
     pub persistence: Persistence,
     /// The append-only file.
@@ -74,18 +74,18 @@ impl Deref for DurableCore {
     type Target = Core;
 
     fn deref(&self) -> &Core {
-        self.core
+        &self.core
     }
 }
 
 impl DurableCore {
     /// On a core, with neither a dump nor an append-only file loaded.
-    pub fn new(core: &'static Core) -> Self {
+    pub fn new(core: Core) -> Self {
         DurableCore {
-            core,
             persistence: Persistence::default(),
             aof: Aof::new(core.workers(), core.config.read(APPENDFSYNC)),
             scripting: Scripting::new(core.keyspace),
+            core,
             replication: OnceLock::new(),
             make_replayer: OnceLock::new(),
         }

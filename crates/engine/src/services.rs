@@ -38,7 +38,8 @@ pub trait Process: Send + Sync {
 /// The dependencies of the engine; see the module's documentation. There is one instance, which lives as long as the
 /// process.
 pub struct Services {
-    replicated: &'static ReplicatedCore,
+    /// By value, like the layers in it: every field of every layer is at a fixed offset, without further pointers.
+    replicated: ReplicatedCore,
     /// All commands.
     pub table: &'static CommandTable<Handler>,
     /// Users and their permissions.
@@ -56,24 +57,23 @@ impl Deref for Services {
     type Target = ReplicatedCore;
 
     fn deref(&self) -> &ReplicatedCore {
-        self.replicated
+        &self.replicated
     }
 }
 
 impl Services {
     /// Creates services on a core, with the given commands.
-    pub fn leak(core: &'static Core, table: &'static CommandTable<Handler>) -> &'static Services {
-        let durable: &'static DurableCore = Box::leak(Box::new(DurableCore::new(core)));
-        let replicated = ReplicatedCore::leak(durable);
+    pub fn leak(core: Core, table: &'static CommandTable<Handler>) -> &'static Services {
         let services: &'static Services = Box::leak(Box::new(Services {
-            replicated,
+            connections: Handover::new(core.workers()),
+            replicated: ReplicatedCore::new(DurableCore::new(core)),
             table,
             acl: Acl::default(),
-            connections: Handover::new(core.workers()),
             defrag: Defrag::default(),
             written_at_once: AtomicUsize::new(WRITTEN_AT_ONCE),
             process: OnceLock::new(),
         }));
+        services.replicated.attach();
         services
     }
 

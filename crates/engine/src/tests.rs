@@ -49,7 +49,7 @@ impl Harness {
         table.add_family(Class::Transaction, transactions::COMMANDS, Handler::Control);
         table.add_family(Class::Script, scripts::COMMANDS, Handler::ScriptCall);
         let table: &'static _ = Box::leak(Box::new(table));
-        let core: &'static Core = Box::leak(Box::new(Core::new(values, table.catalogue(), "r".repeat(40))));
+        let core = Core::new(values, table.catalogue(), "r".repeat(40));
         let services = Services::leak(core, table);
         let log = services.keyspace.log.follow(Audience::All);
         let executors = (0..executors).map(|number| {

@@ -17,7 +17,7 @@ type Unblock = Box<dyn Fn(&ReplicatedCore, &mut Locked, &WorkerStats) + Send + S
 
 /// The durable core with replication, MIGRATE, and the TLS materials of outgoing and incoming connections.
 pub struct ReplicatedCore {
-    durable: &'static DurableCore,
+    durable: DurableCore,
     /// Replicas, and the primary.
     pub replication: Replication,
     /// MIGRATE.
@@ -32,24 +32,27 @@ impl Deref for ReplicatedCore {
     type Target = DurableCore;
 
     fn deref(&self) -> &DurableCore {
-        self.durable
+        &self.durable
     }
 }
 
 impl ReplicatedCore {
-    /// On a durable core, which learns of replication by this. Lives as long as the process.
-    pub fn leak(durable: &'static DurableCore) -> &'static Self {
-        let core: &'static ReplicatedCore = Box::leak(Box::new(ReplicatedCore {
-            durable,
+    /// On a durable core, to which it is not [attached](Self::attach) yet.
+    pub fn new(durable: DurableCore) -> Self {
+        ReplicatedCore {
             replication: Replication::new(durable.workers()),
             migration: Migration::new(durable.workers()),
             tls: Tls::default(),
             make_applier: OnceLock::new(),
             unblock: OnceLock::new(),
-        }));
-        durable.set_replication(Box::new(View(core)));
-        durable.set_interrupt_primary(move || core.replication.upstream.interrupt());
-        core
+            durable,
+        }
+    }
+
+    /// Shows the layers below what they need of replication.
+    pub fn attach(&'static self) {
+        self.set_replication(Box::new(View(self)));
+        self.set_interrupt_primary(|| self.replication.upstream.interrupt());
     }
 
     /// Sets what executes a primary's commands, once.

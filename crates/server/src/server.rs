@@ -90,7 +90,7 @@ impl Server {
         table: CommandTable<Handler>,
     ) -> &'static Server {
         let table: &'static CommandTable<Handler> = Box::leak(Box::new(table));
-        let core: &'static Core = Box::leak(Box::new(Core::new(values, table.catalogue(), history::random_id())));
+        let core = Core::new(values, table.catalogue(), history::random_id());
         let server: &'static Server = Box::leak(Box::new(Server {
             services: Services::leak(core, table),
             config_file,
@@ -117,7 +117,7 @@ impl Server {
     /// Sets the listening sockets, once.
     pub fn set_listeners(&self, listeners: Listeners) {
         *self.listening.write() = listeners.describe();
-        // As above.
+        // A second call would be a mistake of the process's start alone; the first stays.
         let _ = self.listeners.set(listeners);
     }
 

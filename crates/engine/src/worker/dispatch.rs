@@ -59,7 +59,8 @@ impl Engine {
         out: &mut Vec<u8>,
     ) -> Called {
         let (keyspace, start, command) = (self.server.keyspace, out.len(), admission.command());
-        if let Some(Handler::Control(control)) = self.table.handler(command) {
+        let handler = self.handler(command);
+        if let Some(Handler::Control(control)) = handler {
             let Some(result) = self.control(client, control, admission, args, yielder, out) else {
                 return Called::BlockedByScript;
             };
@@ -81,7 +82,7 @@ impl Engine {
         };
         let Some(mut locked) = locked else { return Called::BlockedByScript };
         let owned_head = self.remember_owned(command, owned_arg.as_deref());
-        let result = match self.handler(command) {
+        let result = match handler {
             Some(Handler::Data(handler)) => {
                 self.run_data(client, handler, (args, &keys), owned_arg.take(), &mut locked, out)
             }
@@ -102,7 +103,7 @@ impl Engine {
             client.write_offset = keyspace.log.offset();
         }
         self.after_flushall(command, &result, &mut locked);
-        if self.handler(command).is_some() {
+        if handler.is_some() {
             self.show(client, command, args);
         }
         drop(locked);
