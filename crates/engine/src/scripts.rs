@@ -1,5 +1,5 @@
 //! Command definitions of EVAL, EVALSHA, FCALL and their read-only variants. The engine executes them itself, since
-//! they call other commands (see [`crate::worker::script_call`]).
+//! they call other commands (see [`crate::script_call`]).
 
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spec};
 use kvick_scripting::script_call::{ScriptCall, Source};

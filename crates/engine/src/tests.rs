@@ -1,13 +1,13 @@
 //! Tests of the engine without a process: several clients on one or two executors, in a chosen order, over an in-memory
 //! keyspace, with the resulting write log.
 
+use crate::batch::ResolvedCommand;
+use crate::engine::{Engine, Outcome};
 use crate::handlers::Handler;
 use crate::scripts;
 use crate::services::Services;
 use crate::session::Client;
 use crate::transactions;
-use crate::worker::batch::ResolvedCommand;
-use crate::worker::engine::{Engine, Outcome};
 use kvick_acl::identity::Identity;
 use kvick_commands::table::{Class, CommandTable};
 use kvick_config::tables::{memory, network};

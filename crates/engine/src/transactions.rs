@@ -1,5 +1,5 @@
 //! Command definitions of MULTI, EXEC, DISCARD, WATCH and UNWATCH. The engine executes them itself, since they decide
-//! which locks are taken (see [`crate::worker::transaction`]).
+//! which locks are taken (see [`crate::transaction`]).
 
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spec};
 

@@ -3,9 +3,9 @@
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use kvick_commands::table::Resolved;
 use kvick_config::Values;
+use kvick_engine::batch::ResolvedCommand;
+use kvick_engine::engine::Engine;
 use kvick_engine::session::Client;
-use kvick_engine::worker::batch::ResolvedCommand;
-use kvick_engine::worker::engine::Engine;
 use kvick_resp::OwnedArgs;
 use kvick_server::server::Server;
 use std::hint::black_box;

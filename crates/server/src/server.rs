@@ -100,7 +100,7 @@ impl Server {
             shutdown: shutdown::Request::default(),
             listening: RwLock::default(),
         }));
-        kvick_engine::worker::attach(server.services);
+        kvick_engine::attach(server.services);
         server.services.set_process(server);
         server
     }

@@ -2,7 +2,7 @@
 //!
 //! Even an idle worker completes several turns per second. While the watchdog is on, a thread checks this for each
 //! worker, and logs a violation once, with the server's state. A worker that runs a script and
-//! [serves](kvick_engine::worker) other clients meanwhile counts as completing turns.
+//! [serves](kvick_worker) other clients meanwhile counts as completing turns.
 
 use crate::crash;
 use crate::server::Server;

@@ -3,8 +3,8 @@
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};
 use kvick_core::message::Message;
+use kvick_engine::blocking::Blocked;
 use kvick_engine::session::{Session, SessionHandler};
-use kvick_engine::worker::blocking::Blocked;
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
 use kvick_store::Waiter;

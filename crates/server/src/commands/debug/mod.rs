@@ -19,13 +19,13 @@ use kvick_commands::spec::{Command, Flags, Group, LockRule, Spec};
 use kvick_config::rewrite::Add;
 use kvick_core::admission::Reasons;
 use kvick_core::message::Message;
+use kvick_engine::rejection::Rejection;
 use kvick_engine::session::{Session, SessionHandler};
-use kvick_engine::worker::output;
-use kvick_engine::worker::rejection::Rejection;
 use kvick_net::tls;
 use kvick_resp::Args;
 use kvick_resp::format::{parse_double, parse_i64};
 use kvick_runtime::logging;
+use kvick_worker::output;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 

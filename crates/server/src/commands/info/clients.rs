@@ -3,7 +3,7 @@
 use super::Subject;
 use super::page::Page;
 use kvick_core::clients::{ClientFlags, ClientInfo};
-use kvick_engine::worker::blocking::Blocked;
+use kvick_engine::blocking::Blocked;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -96,7 +96,7 @@ fn replconf(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     if is_answered {
         cx.reply.ok();
     } else if let Some(feed) = &mut cx.client.feed {
-        feed.heard(cx.server);
+        feed.acknowledge(cx.server);
     }
     Ok(())
 }

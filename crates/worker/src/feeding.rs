@@ -7,13 +7,10 @@
 
 use super::Worker;
 use super::connection::Connection;
-use crate::feed::{Dump, Feed, FeedSource};
-use crate::services::Services;
-use crate::session::Client;
-use kvick_commands::spec::Flags;
-use kvick_commands::table::CommandInfo;
 use kvick_core::clients::ClientFlags;
 use kvick_core::stats::WorkerStats;
+use kvick_engine::feed::{Dump, Feed, FeedSource};
+use kvick_engine::services::Services;
 use kvick_net::supervise;
 use kvick_replication::synchronise::{self, PendingFullSync};
 use kvick_runtime::clock::{self, Ticks};
@@ -27,7 +24,7 @@ const TURN_BYTES: usize = 4 * 1024 * 1024;
 /// Minimum interval between feeds by a busy worker, since each feed costs a system call.
 const FEED_EVERY_US: u64 = 250;
 /// Maximum delay before an otherwise idle worker feeds its replicas.
-pub(super) const OWED_AT_MOST: Duration = Duration::from_millis(1);
+pub(super) const FEED_DELAY_MAX: Duration = Duration::from_millis(1);
 
 /// Result of an attempt to feed.
 enum Fed {
@@ -39,52 +36,30 @@ enum Fed {
     Broken,
 }
 
-/// Whether a replica sends a command on the connection that feeds it, where no reply can be written. Logs a message if
-/// so.
-#[cold]
-pub(super) fn is_out_of_place(client: &Client, command: &CommandInfo) -> bool {
-    if command.spec.flags.contains(Flags::FROM_REPLICA) {
-        return false;
-    }
-    if command.spec.flags.intersects(Flags::READONLY | Flags::WRITE | Flags::MAY_REPLICATE) {
-        logging::warning(format_args!(
-            "== CRITICAL == This primary is sending an error to its replica: '-ERR Replica can't interact with the \
-             keyspace' after processing the command '{}'",
-            command.full_name
-        ));
-    }
-    logging::warning(format_args!(
-        "Replica generated a reply to command '{}', disconnecting it: {}",
-        command.full_name,
-        client.info.described(true)
-    ));
-    true
-}
-
 impl Connection {
     /// Writes available data to a replica.
     fn feed(&mut self, server: &Services, stats: &WorkerStats) -> Fed {
         let Some(feed) = &mut self.client.feed else { return Fed::Enough };
         let mut left = TURN_BYTES;
         while left > 0 {
-            let Some((plate, written)) = &mut feed.plate else {
-                match feed.help_itself(server) {
+            let Some(pending) = &mut feed.pending else {
+                match feed.load_next(server) {
                     Some(true) => continue,
                     Some(false) => return Fed::Enough,
                     None => return Fed::Broken,
                 }
             };
-            match self.socket.write(&plate[*written..]) {
+            match self.socket.write(pending.unwritten()) {
                 Ok(0) => return Fed::Broken,
                 Ok(n) => {
                     feed.replica.stuck_since_ms.store(0, Ordering::Relaxed);
                     stats.writes.add(1);
                     self.client.info.bytes_out.add(n as u64);
                     server.replication.counts.bytes_out.fetch_add(n as u64, Ordering::Relaxed);
-                    *written += n;
+                    pending.advance(n);
                     left = left.saturating_sub(n);
-                    if *written == plate.len() {
-                        feed.plate = None;
+                    if pending.unwritten().is_empty() {
+                        feed.pending = None;
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -140,7 +115,7 @@ impl Worker {
 
     /// Feeds this worker's replicas after a turn. After a `busy` turn, data is collected for a moment before it is
     /// sent, unless a client waits for it.
-    pub(super) fn feed_in_time(&mut self, busy: bool) {
+    pub(super) fn feed_when_due(&mut self, busy: bool) {
         if self.feeds.is_empty() {
             return;
         }
@@ -170,11 +145,11 @@ impl Worker {
             // The request to close it assumes that it receives nothing more.
             return self.close(token);
         }
-        if let Some(Feed { food: food @ FeedSource::Nothing, replica, .. }) = connection.client.feed.as_deref_mut()
+        if let Some(Feed { source: source @ FeedSource::Nothing, replica, .. }) = connection.client.feed.as_deref_mut()
             && !(pauses && self.server.replication.pending_full_syncs.is_incomplete(replica.client.id))
-            && let Some(beginning) = self.server.replication.pending_full_syncs.take(replica.client.id)
+            && let Some(full_sync) = self.server.replication.pending_full_syncs.take(replica.client.id)
         {
-            let PendingFullSync { history, offset, database, .. } = &beginning;
+            let PendingFullSync { history, offset, database, .. } = &full_sync;
             if replica.is_dump_channel.load(Ordering::Relaxed) {
                 let id = replica.client.id;
                 logging::notice(format_args!(
@@ -185,11 +160,11 @@ impl Worker {
             } else if !replica.is_old.load(Ordering::Relaxed) {
                 connection.output.push(format!("+FULLRESYNC {history} {offset}\r\n").as_bytes());
             }
-            let PendingFullSync { reader, follower, is_streamed, .. } = beginning;
-            *food = FeedSource::Dump(Box::new(Dump { reader, follower, is_streamed, has_begun: false }));
+            let PendingFullSync { reader, follower, is_streamed, .. } = full_sync;
+            *source = FeedSource::Dump(Box::new(Dump { reader, follower, is_streamed, has_begun: false }));
             return self.write_waiting(token);
         }
-        if connection.client.feed.as_deref_mut().is_some_and(Feed::is_to_be_told) {
+        if connection.client.feed.as_deref_mut().is_some_and(Feed::takes_keepalive) {
             connection.output.push(b"\n");
             return self.write_waiting(token);
         }

@@ -5,7 +5,6 @@
 //! balance. All shares together do not exceed the remainder, so the limit is exceeded at most by what the current
 //! command allocates on each worker. Each batch begins with a new share.
 
-use super::Worker;
 use super::engine::Engine;
 use crate::session::Client;
 use kvick_core::admission::Reasons;
@@ -18,13 +17,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Keys evicted between two readings of the clock.
-const KEYS_PER_LOOK: u32 = 16;
+const KEYS_PER_CLOCK_READ: u32 = 16;
 /// Arguments of at least this many bytes are accounted for.
 const ARGUMENTS_MIN: usize = 4096;
 /// Initial size in bytes of each worker's reply buffer; only growth beyond this counts as memory in use.
-pub(super) const SCRATCH_MIN: usize = 16 * 1024;
+pub const REPLIES_MIN: usize = 16 * 1024;
 /// Maximum sleep while lazy freeing has memory to free.
-const NAP: Duration = Duration::from_millis(1);
+const LAZY_FREE_WAIT: Duration = Duration::from_millis(1);
 
 /// A worker's eviction state.
 pub(super) struct Evicting {
@@ -36,11 +35,11 @@ pub(super) struct Evicting {
     /// Whether eviction was interrupted for lack of time.
     is_unfinished: bool,
     /// Bytes of evicted keys' names for which notifications are pending, as last published.
-    untold: usize,
+    pending_bytes: usize,
     /// Bytes of the reply buffer beyond its initial size, as last published.
-    scratch: usize,
+    reply_buffer: usize,
     /// Whether all connections must be measured because their limit may have changed.
-    clients_are_unseen: bool,
+    clients_are_unmeasured: bool,
 }
 
 impl Evicting {
@@ -50,9 +49,9 @@ impl Evicting {
             allowed: i64::MIN,
             is_out_of_memory: false,
             is_unfinished: false,
-            untold: 0,
-            scratch: 0,
-            clients_are_unseen: false,
+            pending_bytes: 0,
+            reply_buffer: 0,
+            clients_are_unmeasured: false,
         }
     }
 
@@ -76,12 +75,12 @@ enum Room {
 
 impl Engine {
     /// Notes that settings may have changed.
-    pub(super) fn renew_eviction(&mut self) {
+    pub(super) fn apply_eviction_settings(&mut self) {
         let limits = &self.runtime_config.eviction;
         self.evicting.begin_batch();
         self.evicting.is_out_of_memory = false;
         self.evicting.is_unfinished = limits.bytes > 0;
-        self.evicting.clients_are_unseen = limits.clients_bytes > 0;
+        self.evicting.clients_are_unmeasured = limits.clients_bytes > 0;
         if limits.bytes == 0 {
             self.server.eviction.note(false);
             kvick_runtime::memory::unsettle();
@@ -97,28 +96,28 @@ impl Engine {
 
     /// The thread's balance up to which commands may run without checking the memory limit; `None` if they must check
     /// it.
-    pub(super) fn balance_without_care(&self) -> Option<i64> {
+    pub(super) fn unchecked_balance_max(&self) -> Option<i64> {
         let is_cared_for = self.accounts_clients() | self.evicting.is_out_of_memory | self.evicting.is_unfinished;
         (!is_cared_for).then_some(self.evicting.allowed)
     }
 
     /// Whether the memory of connections is accounted for.
     #[inline]
-    pub(super) fn accounts_clients(&self) -> bool {
+    pub fn accounts_clients(&self) -> bool {
         self.runtime_config.eviction.clients_bytes > 0
     }
 
     /// Before a command, and without locks: closes connections and evicts keys if memory is above its limit. Returns
     /// false when the command's own connection is closed. `scratch` is the capacity of the reply buffer.
     #[inline(never)]
-    pub(super) fn mind_memory(
+    pub(super) fn keep_memory_limits(
         &mut self,
         client: &Client,
         args: Args<'_>,
         owned_arg: Option<&[u8]>,
         scratch: usize,
     ) -> bool {
-        self.publish_scratch(scratch);
+        self.publish_reply_buffer(scratch);
         self.settle_memory();
         let limits = &self.runtime_config.eviction;
         if limits.clients_bytes > 0 {
@@ -184,9 +183,29 @@ impl Engine {
         }
     }
 
+    /// Whether eviction was interrupted for lack of time.
+    pub fn is_evicting(&self) -> bool {
+        self.evicting.is_unfinished
+    }
+
+    /// Continues an eviction that would have delayed commands for too long.
+    pub fn continue_evicting(&mut self) {
+        if self.evicting.is_unfinished {
+            self.within_batch(|engine| {
+                engine.make_room();
+                engine.settle_consequences();
+            });
+        }
+    }
+
+    /// Whether all connections must be measured because their limit may have changed. The caller measures them.
+    pub fn take_clients_unmeasured(&mut self) -> bool {
+        std::mem::take(&mut self.evicting.clients_are_unmeasured)
+    }
+
     /// Settles the worker's balance while a memory limit is set. Call it between two commands.
     #[inline]
-    pub(super) fn settle_memory(&self) {
+    pub fn settle_memory(&self) {
         if self.runtime_config.eviction.bytes > 0 {
             kvick_runtime::memory::settle();
         }
@@ -194,11 +213,11 @@ impl Engine {
 
     /// Publishes how far the reply buffer has grown beyond its initial size.
     #[inline]
-    pub(super) fn publish_scratch(&mut self, capacity: usize) {
-        let much = capacity.saturating_sub(SCRATCH_MIN);
-        if much != self.evicting.scratch {
-            self.server.eviction.resize_scratch(self.evicting.scratch, much);
-            self.evicting.scratch = much;
+    pub fn publish_reply_buffer(&mut self, capacity: usize) {
+        let much = capacity.saturating_sub(REPLIES_MIN);
+        if much != self.evicting.reply_buffer {
+            self.server.eviction.resize_scratch(self.evicting.reply_buffer, much);
+            self.evicting.reply_buffer = much;
         }
     }
 
@@ -250,11 +269,11 @@ impl Engine {
             self.record_latency("eviction-del", key_began);
             evicted += 1;
             self.server.eviction.add_freed(bytes);
-            self.publish_untold();
+            self.publish_pending_notifications();
             if self.excess() <= 0 {
                 break Room::Enough;
             }
-            if evicted % KEYS_PER_LOOK == 0 && elapsed(began) > patience {
+            if evicted % KEYS_PER_CLOCK_READ == 0 && elapsed(began) > patience {
                 break Room::Unfinished;
             }
         };
@@ -263,11 +282,11 @@ impl Engine {
     }
 
     /// Publishes the memory taken by pending notifications.
-    pub(super) fn publish_untold(&mut self) {
+    pub(super) fn publish_pending_notifications(&mut self) {
         let bytes = self.effects.lost_bytes();
-        if bytes != self.evicting.untold {
-            self.server.eviction.resize_untold(self.evicting.untold, bytes);
-            self.evicting.untold = bytes;
+        if bytes != self.evicting.pending_bytes {
+            self.server.eviction.resize_untold(self.evicting.pending_bytes, bytes);
+            self.evicting.pending_bytes = bytes;
         }
     }
 
@@ -280,7 +299,7 @@ impl Engine {
                 room = Room::Enough;
                 break;
             }
-            std::thread::sleep(patience.min(NAP));
+            std::thread::sleep(patience.min(LAZY_FREE_WAIT));
         }
         self.record_latency("eviction-lazyfree", nap_began);
         room
@@ -296,47 +315,4 @@ impl Engine {
 
 fn elapsed(began: Ticks) -> Duration {
     Duration::from_micros(ticks_to_us(Ticks::now().since(began)))
-}
-
-impl Worker {
-    /// Whether keys must be evicted before the worker waits for anything.
-    pub(super) fn is_evicting(&self) -> bool {
-        self.engine.evicting.is_unfinished
-    }
-
-    /// Continues an eviction that would have delayed commands for too long, and closes connections if all of them
-    /// together exceed their limit.
-    pub(super) fn go_on_evicting(&mut self) {
-        if self.engine.evicting.is_unfinished {
-            self.engine.within_batch(|engine| {
-                engine.make_room();
-                engine.settle_consequences();
-            });
-        }
-        let limit = self.engine.runtime_config.eviction.clients_bytes;
-        if std::mem::take(&mut self.engine.evicting.clients_are_unseen) {
-            for (_, connection) in &self.connections {
-                self.server.eviction.clients.account(&connection.client.info);
-            }
-            clients::enforce_at_once(self.server, limit, self.engine.now_ms);
-        } else if limit > 0 {
-            clients::enforce(self.server, limit, self.engine.now_ms);
-        }
-    }
-
-    /// Publishes the memory of the worker's reply buffer.
-    #[inline]
-    pub(super) fn publish_scratch(&mut self) {
-        self.engine.publish_scratch(self.replies.capacity());
-    }
-
-    /// Accounts for a connection's memory.
-    #[inline]
-    pub(super) fn account_client(&self, token: usize) {
-        if self.engine.accounts_clients()
-            && let Some(connection) = self.connections.get(token)
-        {
-            self.server.eviction.clients.account(&connection.client.info);
-        }
-    }
 }

@@ -4,11 +4,11 @@
 //! primary's own bytes are appended to the write log under the locks of the keys they change, so the end of the log is
 //! always the offset of exactly this data. The bytes of a transaction are appended once all of it is executed.
 
+use crate::batch::ResolvedCommand;
+use crate::engine::{Engine, Outcome};
+use crate::rejection;
 use crate::services::Services;
 use crate::session::{Client, Fate};
-use crate::worker::batch::ResolvedCommand;
-use crate::worker::engine::{Engine, Outcome};
-use crate::worker::rejection;
 use kvick_acl::identity::Identity;
 use kvick_commands::spec::Flags;
 use kvick_commands::table::Resolved;

@@ -1,6 +1,5 @@
 //! Settles keys that the migrator returns: see [`kvick_replication::migration`].
 
-use super::Worker;
 use super::engine::Engine;
 use kvick_core::admission::Reasons;
 use kvick_core::inbox::Served;
@@ -11,7 +10,7 @@ use kvick_store::{Db, Env, Key, Watcher};
 use std::sync::Arc;
 
 /// Result of settling returned keys.
-enum Settled {
+pub enum Settled {
     /// The client gets its answer.
     Done(Served),
     /// Some keys were sent again.
@@ -20,25 +19,9 @@ enum Settled {
     Later(MigrationJob),
 }
 
-impl Worker {
-    /// Settles the returned keys, unless writes are paused.
-    pub(super) fn settle_returned(&mut self) {
-        if self.returned.is_empty() || self.server.pause.keeps_data(self.engine.now_ms) {
-            return;
-        }
-        for job in std::mem::take(&mut self.returned) {
-            match self.engine.within_batch(|engine| engine.settle(job)) {
-                Settled::Done(served) => self.deliver(served),
-                Settled::Sent => {}
-                Settled::Later(job) => self.returned.push(job),
-            }
-        }
-    }
-}
-
 impl Engine {
     /// Deletes the keys that arrived at their target, then answers the client or sends changed keys again.
-    fn settle(&mut self, mut job: MigrationJob) -> Settled {
+    pub fn settle(&mut self, mut job: MigrationJob) -> Settled {
         let (keyspace, db) = (self.server.keyspace, job.db);
         let names: Vec<Box<[u8]>> = job.packed_keys.iter().map(|packed_key| packed_key.key.clone()).collect();
         let keys: Vec<Key<'_>> = names.iter().map(|name| keyspace.key(name)).collect();

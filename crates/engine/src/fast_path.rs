@@ -43,7 +43,7 @@ impl Engine {
         let balance_max = match word ^ client.free_word() {
             0 => i64::MAX,
             // A memory limit is set, but no eviction is needed yet.
-            bits if bits == Reasons::LIMITED.word() => self.balance_without_care()?,
+            bits if bits == Reasons::LIMITED.word() => self.unchecked_balance_max()?,
             _ => return None,
         };
         let unusual = client.transaction.is_some() | client.tracking.is_some() | client.only_listens();
@@ -54,7 +54,7 @@ impl Engine {
     /// Executes requests from the first on while they qualify for the fast path and their replies end before
     /// `replies_max`. Returns their number.
     #[inline(never)]
-    pub(super) fn take_fast_path(
+    pub fn take_fast_path(
         &mut self,
         client: &mut Client,
         requests: &[Request],

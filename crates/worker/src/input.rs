@@ -1,18 +1,18 @@
 //! Reads from sockets and parses requests into a batch.
 
 use super::Worker;
-use super::batch::{Batch, Request, ResolvedCommand, Source};
 use super::connection::{Connection, Deferred};
-use super::engine::Outcome;
 use super::long_script::Rest;
 use super::output::{RUNS_MAX, Run};
-use super::script_call;
 use super::violation;
-use crate::services::Services;
-use crate::session::Fate;
 use kvick_commands::table::{Class, CommandInfo};
 use kvick_core::admission::Reasons;
 use kvick_core::clients::ClientFlags;
+use kvick_engine::batch::{Batch, Request, ResolvedCommand, Source};
+use kvick_engine::engine::Outcome;
+use kvick_engine::script_call;
+use kvick_engine::services::Services;
+use kvick_engine::session::Fate;
 use kvick_net::socket::Socket;
 use kvick_resp::format::parse_i64;
 use kvick_resp::{Args, Limits, OwnedArgs, Parsed, Repeat};
@@ -260,7 +260,7 @@ impl Worker {
         self.execute_whole_batch();
     }
 
-    /// Executes the batch's only request on the [fast path](super::fast_path) if it qualifies, which is common when
+    /// Executes the batch's only request on the [fast path](kvick_engine::fast_path) if it qualifies, which is common when
     /// clients wait for each reply. It skips grouping and prefetching. Returns whether it did.
     #[inline]
     fn execute_only(&mut self) -> bool {
@@ -448,7 +448,7 @@ impl Worker {
 
     /// Writes the batch's replies if they exceed the threshold.
     fn write_many_replies(&mut self) {
-        self.publish_scratch();
+        self.publish_reply_buffer();
         if self.replies.len() > REPLIES_WRITTEN || self.runs.len() >= RUNS_MAX {
             self.write_replies();
         }

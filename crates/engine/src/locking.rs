@@ -26,9 +26,9 @@ use kvick_commands::context::Error;
 use kvick_commands::spec::Flags;
 use kvick_commands::table::{Class, CommandInfo};
 use kvick_core::admission::Reasons;
-use kvick_core::clients::ClientFlags;
 use kvick_resp::Args;
 use kvick_scripting::{NoScripts, Turn};
+use kvick_store::global_lock::BiasOwner;
 use kvick_store::{Address, Key, Locked};
 use smallvec::SmallVec;
 use std::sync::atomic::Ordering;
@@ -88,9 +88,25 @@ impl Engine {
         self.in_batch
     }
 
+    /// Makes this engine, which belongs to the only worker, the owner of the global lock's bias.
+    pub fn own_bias(&mut self) {
+        self.bias_owner = Some(self.server.keyspace.global_lock.settle(self.participant));
+    }
+
+    /// Gives up exclusive access and the bias, until [`resume_bias`](Self::resume_bias).
+    pub fn suspend_bias(&mut self) -> Option<BiasOwner> {
+        self.yield_bias();
+        self.bias_owner.take()
+    }
+
+    /// Takes the bias back.
+    pub fn resume_bias(&mut self, bias_owner: Option<BiasOwner>) {
+        self.bias_owner = bias_owner;
+    }
+
     /// Gives up exclusive access, so that other threads may access partitions during the current batch.
     #[inline]
-    pub(super) fn yield_bias(&mut self) {
+    pub fn yield_bias(&mut self) {
         if let Some(exclusive) = self.exclusive.take() {
             self.server.keyspace.global_lock.receive(self.participant, exclusive);
         }
@@ -105,7 +121,7 @@ impl Engine {
     }
 
     /// Runs `work`, which takes locks, within the current batch or a separate one.
-    pub(super) fn within_batch<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
+    pub fn within_batch<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
         if self.in_batch {
             return work(self);
         }
@@ -243,7 +259,7 @@ impl Engine {
     }
 
     /// Whether the data are changed only by another source: they are being loaded or come from a primary.
-    pub(super) fn is_others_data(&self) -> bool {
+    pub fn is_others_data(&self) -> bool {
         self.server.admission.has(Reasons::LOADING | Reasons::REPLICA)
     }
 
@@ -303,7 +319,7 @@ impl Engine {
     /// scripts could starve them. Returns false when the worker left its batch meanwhile and cannot enter it again.
     #[inline]
     fn let_held_go_first(&mut self) -> bool {
-        let others = |engine: &Self| engine.server.scripting.held.load(Ordering::Relaxed) > engine.held;
+        let others = |engine: &Self| engine.server.scripting.held.load(Ordering::Relaxed) > engine.blocked_by_script;
         if others(self) && !self.server.scripting.running.is_shown() {
             let began = Instant::now();
             while others(self) && began.elapsed() < PRECEDENCE_MAX {
@@ -349,7 +365,7 @@ impl Engine {
 
     /// Whether a script has exceeded `busy-reply-threshold`.
     #[inline]
-    pub(super) fn is_busy(&self) -> bool {
+    pub fn is_busy(&self) -> bool {
         self.server.admission.has(Reasons::BUSY)
     }
 
@@ -378,24 +394,5 @@ impl Engine {
             _ => client.watching.is_some() && command.spec.flags.contains(Flags::UNWATCHES),
         };
         about_watched && self.is_busy()
-    }
-}
-
-impl super::Worker {
-    /// Stops a connection until the script that blocks its next request has ended.
-    pub(super) fn hold_for_script(&mut self, token: usize) {
-        self.engine.held += 1;
-        self.server.scripting.held.fetch_add(1, Ordering::SeqCst);
-        self.paused.push(token);
-        self.stop(token, ClientFlags::BLOCKED);
-    }
-
-    /// Stops counting retried requests as blocked, so that they no longer delay new scripts.
-    pub(super) fn forget_resumed(&mut self) {
-        let tried = std::mem::take(&mut self.resumed);
-        if tried > 0 {
-            self.engine.held -= tried;
-            self.server.scripting.held.fetch_sub(tried, Ordering::SeqCst);
-        }
     }
 }

@@ -1,54 +1,40 @@
 //! A worker: a thread with its own event loop that reads, parses and executes requests and writes replies.
 //!
-//! Each turn waits for events, reads and parses available input into a [`batch`], prefetches the memory that the batch
-//! touches, executes it on the [`engine`], and writes each connection's replies with one call. The input read from one
+//! Each turn waits for events, reads and parses available input into a [`Batch`], prefetches the memory that the batch
+//! touches, executes it on the [`engine`](kvick_engine::engine), and writes each connection's replies with one call. The input read from one
 //! connection per turn is bounded, so a deep pipeline cannot starve other connections.
 //!
 //! Poll events are edge-triggered. A short read means that the socket is empty; any other connection goes on the
 //! `ready` list and is read again in the next turn.
 
-pub mod apply;
 mod awaiting_fsync;
-pub mod batch;
-pub mod blocking;
+mod blocking;
 mod certificate_owner;
-pub mod connection;
-mod cross_protocol;
+mod connection;
 mod debugging;
+mod defrag;
 mod delivery;
-mod dispatch;
-pub mod engine;
-pub mod evicting;
-mod fast_path;
-pub mod feeding;
+mod evicting;
+mod feeding;
 mod handshake;
 mod input;
-mod locking;
+mod invalidation;
 mod long_script;
 mod migrating;
-mod monitoring;
 pub mod output;
-mod permission;
 mod readiness;
-pub mod rejection;
-pub mod replay;
-mod rights;
-pub mod script_call;
 mod timers;
-mod tracking;
-pub mod transaction;
 mod violation;
-pub mod writable_replica_keys;
 
-use crate::services::Services;
-use crate::session::{Client, Fate};
-use batch::Batch;
 use connection::Connection;
-use engine::Engine;
 use kvick_acl::identity::Identity;
 use kvick_core::clients::{ClientFlags, ClientInfo};
 use kvick_core::executor::Executor;
 use kvick_core::message::Message;
+use kvick_engine::batch::Batch;
+use kvick_engine::engine::Engine;
+use kvick_engine::services::Services;
+use kvick_engine::session::{Client, Fate};
 use kvick_net::listen::Listeners;
 use kvick_net::socket::Socket;
 use kvick_replication::migration::MigrationJob;
@@ -71,14 +57,6 @@ const HELD_BACK: Duration = Duration::from_millis(1);
 const WAKE: usize = usize::MAX;
 /// Tokens from this value up belong to listeners.
 const FIRST_LISTENER: usize = usize::MAX - 1024;
-
-/// Connects the lower layers to the engine, which executes the commands of a primary and of an append-only file, and
-/// answers blocked clients when the server becomes a replica.
-pub fn attach(services: &'static Services) {
-    services.set_applier(move |participant| Box::new(apply::Applier::new(services, participant)));
-    services.set_unblock(blocking::unblock_all);
-    services.set_replayer(move |participant| Box::new(replay::Player::new(services, participant)));
-}
 
 /// A worker thread; see the module's documentation.
 pub struct Worker {
@@ -152,7 +130,7 @@ impl Worker {
         let stats = server.stats[number].clone();
         listeners.register(poll.registry(), FIRST_LISTENER)?;
         let engine = Box::new(Engine::new(server, Executor::Worker(number), stats, participant));
-        let standby_engine = Some(Self::standby_engine(&engine)?);
+        let standby_engine = Some(engine.standby()?);
         Ok(Worker {
             server,
             number,
@@ -173,7 +151,7 @@ impl Worker {
             template: input::RequestTemplate::default(),
             shared: vec![0; input::SHARED],
             shared_used: 0,
-            replies: Vec::with_capacity(evicting::SCRATCH_MIN),
+            replies: Vec::with_capacity(kvick_engine::evicting::REPLIES_MIN),
             replies_apart: Vec::new(),
             resumed: 0,
             postponed: Vec::new(),
@@ -202,7 +180,7 @@ impl Worker {
         kvick_runtime::memory::register_thread();
         affinity::set(Role::Serving);
         if self.server.workers() == 1 {
-            self.engine.bias_owner = Some(self.server.keyspace.global_lock.settle(self.engine.participant));
+            self.engine.own_bias();
         }
         let mut events = Events::with_capacity(EVENTS);
         let mut ended = Ticks::now();
@@ -212,7 +190,7 @@ impl Worker {
                 HELD_BACK
             } else if !self.has_more_to_do(delivers) {
                 let wait = self.timers.wait(ended, self.engine.now_ms, &self.server.defrag);
-                let wait = if self.has_pending { wait.min(feeding::OWED_AT_MOST) } else { wait };
+                let wait = if self.has_pending { wait.min(feeding::FEED_DELAY_MAX) } else { wait };
                 if self.held_back.is_empty() { wait } else { wait.min(HELD_BACK) }
             } else {
                 Duration::ZERO
@@ -274,18 +252,18 @@ impl Worker {
         }
         self.shake_hands();
         if !is_busy && !self.engine.is_busy() {
-            self.go_on_evicting();
+            self.continue_evicting();
             self.run_timers();
             self.defragment();
             self.end_waits();
-            self.settle_turn();
+            self.engine.settle_turn();
         }
         if !self.deliveries.is_empty() || self.engine.inbox().has_deliveries() {
             self.make_deliveries();
         }
         self.write_replies();
         let executed = self.engine.stats.requests.get() - requests;
-        self.feed_in_time(executed > 0);
+        self.feed_when_due(executed > 0);
         self.release_held_back();
         self.engine.settle_memory();
         let ended = Ticks::now();
@@ -448,7 +426,7 @@ impl Worker {
     }
 
     fn resume_paused(&mut self) {
-        self.resumed = self.engine.held;
+        self.resumed = self.engine.blocked_by_script;
         for token in std::mem::take(&mut self.paused).into_iter().rev() {
             if let Some(connection) = self.connections.get_mut(token) {
                 connection.stopped = false;

@@ -8,13 +8,13 @@
 //! For each command that a script calls, [`Caller`] does what the engine does for a request. Their effects go to the
 //! write log as one transaction.
 
-use super::connection::Connection;
-use super::debugging::Seat;
+use super::debugging::DebugConsole;
 use super::engine::{Engine, Keys};
 use super::permission::{OUT_OF_MEMORY, wrong_arity};
 use crate::handlers::Handler;
+use crate::rejection;
 use crate::session::Client;
-use crate::worker::rejection;
+use crate::yielding::Yield;
 use kvick_acl::log::Context as AclContext;
 use kvick_commands::context::Error;
 use kvick_commands::spec::Flags;
@@ -36,22 +36,6 @@ use kvick_store::{EventClass, Locked, Reach};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-
-/// Serves other clients while a long script runs.
-pub trait Yield {
-    /// Does the work that is currently possible and returns soon.
-    fn yield_now(&mut self);
-
-    /// The connection that sent the request, with its earlier replies written or pending. `None` if there is none.
-    fn connection(&mut self) -> Option<&mut Connection> {
-        None
-    }
-}
-
-/// Does nothing: for commands that run no script.
-impl Yield for () {
-    fn yield_now(&mut self) {}
-}
 
 /// The code to run.
 pub(super) enum Code {
@@ -84,9 +68,9 @@ impl Code {
 }
 
 /// Index of the argument that gives the number of declared keys.
-pub(super) const KEYS_COUNT: usize = 2;
+pub const KEYS_COUNT: usize = 2;
 /// Index of the first declared key.
-pub(super) const FIRST_KEY: usize = 3;
+pub const FIRST_KEY: usize = 3;
 
 /// A request that runs a script: all its arguments, and the number of keys among them.
 #[derive(Clone, Copy)]
@@ -521,12 +505,12 @@ impl Caller<'_> {
 
 impl Console for Caller<'_> {
     fn send(&mut self, bytes: &[u8]) {
-        Seat(self.yielder).send(bytes);
+        DebugConsole(self.yielder).send(bytes);
     }
 
     fn receive(&mut self, into: &mut Vec<u8>) -> Heard {
         loop {
-            match Seat(self.yielder).listen(into) {
+            match self.yielder.connection().and_then(|connection| connection.read(into)) {
                 None => return Heard::Nobody,
                 Some(0) => {}
                 Some(_) => return Heard::Input,
@@ -598,7 +582,8 @@ impl Host for Caller<'_> {
     fn interrupted(&mut self) -> Option<String> {
         if self.engine.is_copy {
             debugging::alarm();
-            return Seat(self.yielder).is_deserted().then(|| "ERR The client is gone".to_string());
+            let is_closed = self.yielder.connection().is_none_or(|connection| connection.is_closed());
+            return is_closed.then(|| "ERR The client is gone".to_string());
         }
         self.show();
         let threshold_ms = self.engine.runtime_config.busy_reply_threshold_ms;

@@ -6,7 +6,7 @@
 
 use super::Worker;
 use super::certificate_owner::Owner;
-use crate::session::Fate;
+use kvick_engine::session::Fate;
 use kvick_net::listen;
 use kvick_net::socket::Socket;
 use kvick_net::tls::stream::{Handshake, is_plain_text};

@@ -3,9 +3,9 @@
 //! An idle connection holds no buffers: input is read into the worker's buffer, and replies are written from the
 //! worker's buffer. Only data that cannot be finished in a turn is stored here.
 
-use crate::session::Client;
 use kvick_config::shapes::OutputLimit;
 use kvick_core::runtime_config::RuntimeConfig;
+use kvick_engine::session::Client;
 use kvick_net::socket::Socket;
 use kvick_resp::{OwnedArgs, Parser, ProtocolError};
 use kvick_store::Waiter;

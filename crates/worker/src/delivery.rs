@@ -16,7 +16,6 @@
 
 use super::Worker;
 use super::output::Run;
-use crate::session::{Fate, ReplyMode};
 use kvick_commands::spec::Flags;
 use kvick_core::admission::Reasons;
 use kvick_core::inbox::Delivery;
@@ -24,6 +23,7 @@ use kvick_core::pubsub::Audience;
 use kvick_core::pubsub::publication::Publication;
 use kvick_core::pubsub::subscribers::Subscribers;
 use kvick_core::tracking::Invalidation;
+use kvick_engine::session::{Fate, ReplyMode};
 use kvick_resp::Version;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -129,7 +129,7 @@ impl Worker {
             for (number, pending) in (deliveries.first..).zip(deliveries.queue.range(..deliveries.wave)) {
                 self.make_delivery(number, pending, &subscribers, &slice);
                 // Other threads may evict meanwhile, and messages in transit must not cause eviction.
-                self.publish_scratch();
+                self.publish_reply_buffer();
             }
             if slice.end >= self.connections.capacity() {
                 (0..deliveries.end_wave()).for_each(|_| self.server.inboxes.delivered(self.number));

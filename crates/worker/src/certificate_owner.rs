@@ -1,13 +1,13 @@
 //! Maps a TLS client certificate to the user as which its client is logged in.
 
-use crate::services::Services;
-use crate::session::Client;
 use kvick_acl::User;
 use kvick_acl::identity::note;
 use kvick_acl::log::{Cause, Context, Event};
 use kvick_config::tables::logging::HIDE_USER_DATA_FROM_LOG;
 use kvick_config::tables::tls::TLS_AUTH_CLIENTS_USER;
 use kvick_config::words::TlsAuthClientsUser;
+use kvick_engine::services::Services;
+use kvick_engine::session::Client;
 use kvick_net::tls::certificate::{common_name, uris};
 use kvick_runtime::logging;
 use std::sync::Arc;

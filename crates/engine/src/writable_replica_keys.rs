@@ -22,7 +22,7 @@ impl Engine {
     }
 
     /// Deletes the recorded keys that have expired, and drops those that have no expiry from the record.
-    pub(super) fn expire_writable_replica_keys(&mut self) {
+    pub fn expire_writable_replica_keys(&mut self) {
         let own = &self.server.replication.writable_replica_keys;
         let mut keys = own.take();
         keys.retain(|(database, key)| self.within_batch(|engine| engine.keeps_expiry(*database, key)));

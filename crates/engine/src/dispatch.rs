@@ -4,7 +4,7 @@
 
 use super::engine::{Call, Called, Engine, Keys, LONG_US};
 use super::permission::{Admitted, wrong_arity};
-use super::script_call::Yield;
+use super::yielding::Yield;
 use crate::handlers::Handler;
 use crate::session::{Client, Session, SessionHandler};
 use crate::transactions::Control;

@@ -16,7 +16,7 @@ use kvick_runtime::clock;
 impl Engine {
     /// Whether any monitor is connected.
     #[inline]
-    pub(super) fn is_monitored(&self) -> bool {
+    pub fn is_monitored(&self) -> bool {
         self.server.admission.has(Reasons::MONITORED)
     }
 

@@ -1,11 +1,12 @@
 //! Periodic work of a worker: expires keys, closes idle connections, ends pauses.
 
 use super::Worker;
-use super::blocking::Deadlines;
 use super::handshake::HANDSHAKE_MAX_MS;
-use crate::defrag::Defrag;
-use crate::session::Client;
 use kvick_core::clients::ClientFlags;
+use super::blocking::Deadlines;
+use super::defrag::DefragState;
+use kvick_engine::defrag::Defrag;
+use kvick_engine::session::Client;
 use kvick_runtime::clock::Ticks;
 use kvick_store::defrag;
 use kvick_store::expire::{Pass, Sweeper};
@@ -27,7 +28,7 @@ pub struct Timers {
     /// Timeouts of blocked clients.
     pub(super) deadlines: Deadlines,
     sweeper: Sweeper,
-    defrag: crate::defrag::Worker,
+    defrag: DefragState,
     /// Where the next pass over the connections starts.
     next_connection: usize,
 }
@@ -39,7 +40,7 @@ impl Timers {
             next: Ticks::now(),
             deadlines: Deadlines::default(),
             sweeper: Sweeper::default(),
-            defrag: crate::defrag::Worker::default(),
+            defrag: DefragState::default(),
             next_connection: 0,
         }
     }
@@ -128,7 +129,7 @@ impl Worker {
         let mut is_done = own.walk.run(pass, &mut work);
         self.engine.leave();
         if is_done && self.number == 0 {
-            is_done = own.go_through_scripts(&server.scripting, deadline, &mut work);
+            is_done = own.defragment_scripts(&server.scripting, deadline, &mut work);
         }
         own.end(&server.defrag, began, is_done);
         let stats = &self.engine.stats;

@@ -1,9 +1,9 @@
 //! Logs protocol errors, with the client and a sample of its input from the position where the parser stopped. Also
 //! detects TLS handshakes on a port without TLS.
 
-use crate::services::Services;
 use kvick_config::tables::logging::HIDE_USER_DATA_FROM_LOG;
 use kvick_core::clients::{ClientInfo, REDACTED};
+use kvick_engine::services::Services;
 use kvick_resp::ProtocolError;
 use kvick_runtime::logging;
 

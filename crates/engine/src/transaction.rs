@@ -7,7 +7,7 @@
 use super::engine::Engine;
 use super::locking::Scripts;
 use super::permission::Admitted;
-use super::script_call::Yield;
+use super::yielding::Yield;
 use crate::handlers::Handler;
 use crate::queued::{Transaction, WatchedKey, Watching};
 use crate::session::{Client, Fate};
@@ -175,7 +175,7 @@ impl Engine {
     }
 
     /// Ends all watches of a client. Called without locks.
-    pub(super) fn unwatch(&mut self, client: &mut Client) {
+    pub fn unwatch(&mut self, client: &mut Client) {
         let Some(watching) = client.watching.take() else { return };
         self.within_batch(|engine| {
             let mut locked = engine.lock_patiently(|engine| watching.addresses(engine.server.keyspace));

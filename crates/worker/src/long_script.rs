@@ -10,16 +10,17 @@
 //! written, so that every connection is answered in order.
 
 use super::Worker;
-use super::batch::{Batch, Request};
-use super::connection::Connection;
-use super::engine::{Engine, Outcome};
 use super::input::{SHARED, defer};
 use super::output::Run;
-use super::permission::Admitted;
 use super::readiness::Events;
-use super::script_call::Yield;
-use crate::session::Client;
+use kvick_core::clients::ClientFlags;
+use kvick_engine::batch::{Batch, Request};
+use kvick_engine::engine::{Engine, Outcome};
+use kvick_engine::permission::Admitted;
+use kvick_engine::session::Client;
+use kvick_engine::yielding::{DebugConnection, Yield};
 use kvick_resp::Args;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// The part of a batch behind the current request.
@@ -65,9 +66,9 @@ impl Yield for YieldingWorker<'_, '_> {
         }
     }
 
-    fn connection(&mut self) -> Option<&mut Connection> {
+    fn connection(&mut self) -> Option<&mut dyn DebugConnection> {
         self.put_off_rest();
-        self.worker.connections.get_mut(self.token)
+        self.worker.connections.get_mut(self.token).map(|connection| connection as &mut dyn DebugConnection)
     }
 }
 
@@ -94,13 +95,12 @@ impl Worker {
         connection.away = true;
         let mut engine = std::mem::replace(&mut self.engine, self.standby_engine.take()?);
         // The standby engine is a bias revoker and could not wait for this engine to give up exclusive access.
-        engine.yield_bias();
-        let bias_owner = engine.bias_owner.take();
+        let bias_owner = engine.suspend_bias();
         let mut out = std::mem::take(&mut self.replies_apart);
-        let mut attendance = YieldingWorker { worker: self, token, rest: Some(rest), events: None };
-        let outcome = engine.execute_script_call(&mut client, script_call, args, &mut attendance, &mut out);
-        let put_off = attendance.rest.is_none();
-        engine.bias_owner = bias_owner;
+        let mut yielding = YieldingWorker { worker: self, token, rest: Some(rest), events: None };
+        let outcome = engine.execute_script_call(&mut client, script_call, args, &mut yielding, &mut out);
+        let put_off = yielding.rest.is_none();
+        engine.resume_bias(bias_owner);
         self.standby_engine = Some(std::mem::replace(&mut self.engine, engine));
         if let Some(connection) = self.connections.get_mut(token) {
             connection.client = client;
@@ -189,10 +189,20 @@ impl Worker {
         }
     }
 
-    /// Creates the engine that replaces the worker's own while that runs a script.
-    pub(super) fn standby_engine(engine: &Engine) -> std::io::Result<Box<Engine>> {
-        let participant = engine.server.keyspace.global_lock.join();
-        let participant = participant.ok_or_else(|| std::io::Error::other("too many workers"))?;
-        Ok(Box::new(Engine::new(engine.server, engine.executor, engine.stats.clone(), participant)))
+    /// Stops a connection until the script that blocks its next request has ended.
+    pub(super) fn hold_for_script(&mut self, token: usize) {
+        self.engine.blocked_by_script += 1;
+        self.server.scripting.held.fetch_add(1, Ordering::SeqCst);
+        self.paused.push(token);
+        self.stop(token, ClientFlags::BLOCKED);
+    }
+
+    /// Stops counting retried requests as blocked, so that they no longer delay new scripts.
+    pub(super) fn forget_resumed(&mut self) {
+        let tried = std::mem::take(&mut self.resumed);
+        if tried > 0 {
+            self.engine.blocked_by_script -= tried;
+            self.server.scripting.held.fetch_sub(tried, Ordering::SeqCst);
+        }
     }
 }

@@ -2,10 +2,10 @@
 
 use super::Worker;
 use super::connection::Connection;
-use crate::services::{Services, WRITTEN_AT_ONCE};
-use crate::session::Fate;
 use kvick_config::tables::replication::REPL_BACKLOG_SIZE;
 use kvick_core::clients::ClientFlags;
+use kvick_engine::services::{Services, WRITTEN_AT_ONCE};
+use kvick_engine::session::Fate;
 use std::io::{self, IoSlice};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -55,7 +55,7 @@ impl Worker {
     /// Sends the batch's replies unless they must await fsync.
     pub(super) fn write_replies(&mut self) {
         kvick_runtime::logging::settle();
-        self.tell_before_replies();
+        self.engine.settle_tracking();
         let waits = self.note_log() || self.server.aof.holds_all() || self.holds();
         if self.owes_replies() && (!waits || self.runs.is_empty() || !self.hold_replies()) {
             self.write_out();
@@ -120,7 +120,7 @@ impl Worker {
             self.replies = replies;
             self.replies.clear();
         }
-        self.publish_scratch();
+        self.publish_reply_buffer();
     }
 
     /// Writes the batch's replies when all belong to one connection.

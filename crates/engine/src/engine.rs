@@ -5,11 +5,13 @@ use super::batch::ResolvedCommand;
 use super::cross_protocol;
 use super::evicting::Evicting;
 use super::permission::{Admitted, MUST_LOG_IN, unknown_command, unknown_subcommand};
-use super::script_call::{Scratch, Yield};
+use super::script_call::Scratch;
+use super::yielding::Yield;
+use crate::feed;
 use crate::handlers::Handler;
+use crate::rejection;
 use crate::services::Services;
 use crate::session::{Client, Fate, ReplyMode};
-use crate::worker::rejection;
 use kvick_commands::context::Block;
 use kvick_commands::spec::Flags;
 use kvick_commands::table::{CommandInfo, CommandTable, Resolved};
@@ -27,6 +29,7 @@ use kvick_scripting::scripts::RecentSum;
 use kvick_store::global_lock::{BiasOwner, Exclusive, Participant};
 use kvick_store::{Access, Effects, EventClass, Key, Waiter};
 use smallvec::SmallVec;
+use std::io;
 use std::sync::Arc;
 
 /// The keys of one command.
@@ -55,7 +58,7 @@ pub struct Engine {
     /// Bias owner state, if this is the only worker.
     pub(super) bias_owner: Option<BiasOwner>,
     /// Set while no other thread is in a batch.
-    pub(super) exclusive: Option<Exclusive>,
+    pub exclusive: Option<Exclusive>,
     /// Its copy of the settings.
     pub runtime_config: Arc<RuntimeConfig>,
     /// Unix time in ms, read at the beginning of the turn or after the last long command.
@@ -83,7 +86,7 @@ pub struct Engine {
     /// yielded.
     pub(super) script_us: Option<i64>,
     /// Number of this worker's requests blocked by a script.
-    pub(super) held: usize,
+    pub blocked_by_script: usize,
     /// Whether a script that was visible to others has just ended, so that the requests it blocked must be retried.
     pub(super) ended_long_script: bool,
     /// Whether the error of the current command was already counted for a command that its script called.
@@ -101,7 +104,8 @@ pub struct Engine {
     pub(super) in_batch: bool,
     /// State of memory limits and eviction.
     pub(super) evicting: Evicting,
-    pub(super) last: Ticks,
+    /// When the clock was last read.
+    pub last: Ticks,
     /// The time at which `now_ms` was read.
     dated: Ticks,
     /// [`DATE_US`] and [`LONG_US`] in ticks.
@@ -173,7 +177,7 @@ impl Engine {
             shown: Lines::default(),
             in_transaction: false,
             script_us: None,
-            held: 0,
+            blocked_by_script: 0,
             ended_long_script: false,
             error_is_counted: false,
             recent_sum: RecentSum::default(),
@@ -190,6 +194,13 @@ impl Engine {
         engine.apply_settings();
         engine.update_date();
         engine
+    }
+
+    /// The engine that replaces this one while it runs a script.
+    pub fn standby(&self) -> io::Result<Box<Engine>> {
+        let participant = self.server.keyspace.global_lock.join();
+        let participant = participant.ok_or_else(|| io::Error::other("too many workers"))?;
+        Ok(Box::new(Engine::new(self.server, self.executor, self.stats.clone(), participant)))
     }
 
     /// A command's handler; `None` for a container that has no behavior of its own.
@@ -240,18 +251,18 @@ impl Engine {
         self.access.lfu_log_factor = self.runtime_config.lfu_log_factor;
         self.access.lfu_decay_minutes = self.runtime_config.lfu_decay_minutes;
         self.events.set_channels(self.runtime_config.keyspace_events);
-        self.renew_eviction();
+        self.apply_eviction_settings();
     }
 
     /// The classes of keyspace events that have subscribers, and whether all changes are recorded.
     #[inline]
-    pub(super) fn heard(&self) -> EventClass {
+    pub fn heard(&self) -> EventClass {
         self.server.heard(self.runtime_config.heard_events)
     }
 
     /// Pending deliveries of this worker.
     #[inline]
-    pub(super) fn inbox(&self) -> &'static Inbox {
+    pub fn inbox(&self) -> &'static Inbox {
         self.server.inboxes.of(self.executor.slot(self.server.workers()))
     }
 
@@ -305,7 +316,7 @@ impl Engine {
             }
             let gone = !client.renew_rights(self.server);
             let limited = self.server.admission.has(Reasons::LIMITED) && !self.is_busy();
-            if gone || limited && !self.mind_memory(client, args, owned_arg.as_deref(), out.capacity()) {
+            if gone || limited && !self.keep_memory_limits(client, args, owned_arg.as_deref(), out.capacity()) {
                 client.fate = Fate::Close;
                 return self.finish(client, start, out);
             }
@@ -321,7 +332,7 @@ impl Engine {
                 // The redirection target is known once the replica has taken over.
                 return Outcome::Paused;
             }
-            if client.feed.is_some() && super::feeding::is_out_of_place(client, command) {
+            if client.feed.is_some() && feed::is_out_of_place(client, command) {
                 client.fate = Fate::Close;
                 return self.finish(client, start, out);
             }
@@ -467,7 +478,7 @@ impl Engine {
 
     /// Applies CLIENT REPLY to the reply written since `start`.
     #[inline]
-    pub(super) fn finish(&mut self, client: &mut Client, start: usize, out: &mut Vec<u8>) -> Outcome {
+    pub fn finish(&mut self, client: &mut Client, start: usize, out: &mut Vec<u8>) -> Outcome {
         // Pushes are not replies and are sent even when replies are off.
         let pushed = std::mem::take(&mut client.answered_by_pushes);
         let silenced = if pushed { out.len() } else { start };

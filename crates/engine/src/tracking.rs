@@ -1,0 +1,162 @@
+//! Client-side caching: records the keys that tracking clients read, and sends them invalidations; see
+//! [`kvick_core::tracking`].
+
+use super::engine::{Called, Engine};
+use super::permission::Admitted;
+use super::yielding::Yield;
+use crate::session::Client;
+use kvick_commands::random;
+use kvick_commands::spec::Flags;
+use kvick_commands::table::{Class, CommandInfo};
+use kvick_core::clients::{ClientFlags, ClientInfo};
+use kvick_core::tracking::invalidation::What;
+use kvick_core::tracking::{invalidate, invalidate_all};
+use kvick_resp::Args;
+use kvick_store::Locked;
+use kvick_store::tracking::{Readers, Stale};
+
+/// Keys removed from the tracking table in the first turn in which it exceeds its limit.
+const FORGOTTEN_MIN: usize = 100;
+/// Maximum number of keys removed from the tracking table per turn.
+const FORGOTTEN_MAX: usize = 10_000;
+
+impl Engine {
+    /// Runs a command of a tracking client; see `Engine::call`. `previous` is the client's preceding command.
+    pub(super) fn call_tracked(
+        &mut self,
+        client: &mut Client,
+        previous: u32,
+        (admission, args): (Admitted, Args<'_>),
+        owned_arg: &mut Option<Vec<u8>>,
+        yielder: &mut dyn Yield,
+        out: &mut Vec<u8>,
+    ) -> Called {
+        // CLIENT CACHING applies to the next command, or to all of the next transaction.
+        let is_about_next = self
+            .server
+            .catalogue
+            .get(previous)
+            .and_then(|command| self.server.catalogue.container(command))
+            .is_some_and(|container| container.spec.flags.contains(Flags::KEEPS_CACHING));
+        if !is_about_next && client.transaction.is_none() {
+            client.info.set_flags(ClientFlags::CACHING, false);
+        }
+        let author = self.effects.set_author(client.info.unheeded_author());
+        let called = self.call(client, admission, args, owned_arg, yielder, out);
+        self.effects.set_author(author);
+        called
+    }
+
+    /// Records the keys that a client's command read, if the client tracks them. Called under the command's locks.
+    pub(super) fn remember_reads(
+        &self,
+        client: &ClientInfo,
+        db: usize,
+        (command, args): (&CommandInfo, Args<'_>),
+        locked: &mut Locked,
+    ) {
+        let reads =
+            command.spec.flags.contains(Flags::READONLY) && matches!(command.class, Class::Data | Class::Session);
+        if !reads || !client.remembers_reads() {
+            return;
+        }
+        let positions = command.spec.key_positions(args).unwrap_or_default();
+        for key in positions.iter().filter_map(|position| args.get(position.index)) {
+            locked.add_reader(db, self.server.keyspace.key(key), client.id);
+        }
+    }
+
+    /// Settles the effects of commands on clients that block on keys or cache them. Called within a batch and without
+    /// locks.
+    ///
+    /// Postponed while a long script runs, which may hold the locks that are needed.
+    #[cold]
+    pub fn settle_consequences(&mut self) {
+        while !self.is_busy() {
+            self.invalidate_stale();
+            if !self.effects.has_awaited() {
+                return;
+            }
+            self.serve_awaited();
+        }
+    }
+
+    fn invalidate_stale(&mut self) {
+        if self.effects.take_all_stale() {
+            invalidate_all(self.server, self.executor);
+        }
+        let keyspace = self.server.keyspace;
+        for Stale { database, key, has_readers, author, lost } in self.effects.take_stale() {
+            if !lost {
+                self.note_writable_replica_key(database, &key);
+            }
+            if has_readers {
+                let hashed = keyspace.key(&key);
+                let mut locked = self.lock_patiently(|_| vec![keyspace.address(database, hashed)]);
+                let readers = locked.take_readers(database, hashed, author);
+                drop(locked);
+                self.invalidate_readers(&key, &readers);
+            }
+            if keyspace.tracking.broadcasts() {
+                self.changed.add(key, if lost { 0 } else { author });
+            }
+        }
+        self.publish_pending_notifications();
+    }
+
+    fn invalidate_readers(&self, key: &[u8], readers: &Readers) {
+        let clients = readers.iter().filter_map(|reader| self.server.clients.get(*reader));
+        // A client that has switched to broadcasting mode read the key before that.
+        let clients = clients.filter(|client| !client.flags().contains(ClientFlags::BROADCAST));
+        invalidate(self.server, self.executor, &What::keys(std::iter::once(key)), clients);
+    }
+
+    /// Sends clients in broadcasting mode the changed keys with their prefixes.
+    #[inline]
+    pub fn broadcast_changes(&mut self) {
+        if !self.changed.is_empty() {
+            self.changed.tell(self.server, self.executor);
+        }
+    }
+
+    /// Settles remaining effects of a turn's commands on other clients. Called outside of a batch.
+    pub fn settle_turn(&mut self) {
+        if self.effects.concern_others() {
+            self.within_batch(Engine::settle_consequences);
+        }
+        self.settle_tracking();
+    }
+
+    /// Keeps the tracking table below its limit, and sends the changes since the last call to clients in broadcasting
+    /// mode.
+    #[inline]
+    pub fn settle_tracking(&mut self) {
+        if self.server.keyspace.tracking.keys() > 0 || !self.changed.is_empty() {
+            self.settle_tracked_keys();
+        }
+    }
+
+    fn settle_tracked_keys(&mut self) {
+        if self.server.keyspace.tracking.keys() > self.runtime_config.tracked_keys_max {
+            self.within_batch(Engine::limit_tracked_keys);
+        } else {
+            self.forgotten_in_turn = 0;
+        }
+        self.broadcast_changes();
+    }
+
+    /// Removes keys from the tracking table when it exceeds its limit, more in each consecutive turn.
+    fn limit_tracked_keys(&mut self) {
+        let (keyspace, keys_max) = (self.server.keyspace, self.runtime_config.tracked_keys_max);
+        // Two workers doing so at once would remove more keys than necessary.
+        let Some(_limiting) = self.server.tracking.limiting.try_lock() else { return };
+        self.forgotten_in_turn = (self.forgotten_in_turn + FORGOTTEN_MIN).min(FORGOTTEN_MAX);
+        for _ in 0..self.forgotten_in_turn {
+            if keyspace.tracking.keys() <= keys_max {
+                break;
+            }
+            let Some((key, readers)) = keyspace.forget_some_readers(random::next) else { break };
+            self.invalidate_readers(&key, &readers);
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Connections whose request blocks: stops them, ends their waits at the deadline, and delivers their answers. See
+//! [`kvick_engine::blocking`].
+
+use super::Worker;
+use super::output::Run;
+use kvick_core::clients::ClientFlags;
+use kvick_core::inbox::Served;
+use kvick_engine::blocking::Blocked;
+use kvick_engine::session::Fate;
+use kvick_store::Waiter;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Deadlines of blocked clients.
+#[derive(Default)]
+pub struct Deadlines(BTreeMap<(i64, u64), Arc<Waiter>>);
+
+impl Deadlines {
+    /// Adds a waiter if it has a timeout.
+    pub fn add(&mut self, waiter: &Arc<Waiter>) {
+        if let Some(until_ms) = Blocked::of(waiter).and_then(|blocked| blocked.until_ms) {
+            self.0.insert((until_ms, waiter.ticket()), waiter.clone());
+        }
+    }
+
+    /// Removes a waiter that no longer waits.
+    pub fn remove(&mut self, waiter: &Waiter) {
+        if let Some(until_ms) = Blocked::of(waiter).and_then(|blocked| blocked.until_ms) {
+            self.0.remove(&(until_ms, waiter.ticket()));
+        }
+    }
+
+    /// Time until the next deadline.
+    pub fn wait(&self, now_ms: i64) -> Option<Duration> {
+        let ((until_ms, _), _) = self.0.first_key_value()?;
+        // A deadline within the current millisecond is waited for one full millisecond instead of being polled.
+        Some(Duration::from_millis(until_ms.saturating_sub(now_ms).max(1) as u64))
+    }
+
+    fn pop_due(&mut self, now_ms: i64) -> Option<Arc<Waiter>> {
+        let entry = self.0.first_entry()?;
+        (entry.key().0 <= now_ms).then(|| entry.remove())
+    }
+}
+
+impl Worker {
+    /// Stops a connection whose request blocks.
+    pub(super) fn begin_to_wait(&mut self, token: usize, waiter: Arc<Waiter>) {
+        let Some(connection) = self.connections.get_mut(token) else { return };
+        let info = &connection.client.info;
+        info.argument_memory.store(Blocked::of(&waiter).map_or(0, Blocked::memory), Ordering::Relaxed);
+        *info.waiter.lock() = Some(waiter.clone());
+        self.timers.deadlines.add(&waiter);
+        connection.waiter = Some(waiter);
+        self.stop(token, ClientFlags::BLOCKED);
+    }
+
+    /// Removes a connection's blocked request, if any, from its queues: the connection is about to be closed.
+    pub(super) fn stop_waiting(&mut self, waiter: Option<Arc<Waiter>>) {
+        if let Some(waiter) = waiter {
+            self.timers.deadlines.remove(&waiter);
+            self.engine.withdraw(&waiter);
+        }
+    }
+
+    /// Answers blocked clients whose timeout has expired.
+    pub(super) fn end_waits(&mut self) {
+        let now_ms = self.engine.now_ms;
+        while let Some(waiter) = self.timers.deadlines.pop_due(now_ms) {
+            if self.engine.withdraw(&waiter)
+                && let Some(blocked) = Blocked::of(&waiter)
+            {
+                let served = blocked.end(&waiter, None, &self.engine.stats);
+                self.deliver(served);
+            }
+        }
+    }
+
+    /// Delivers a client's answer and resumes its connection.
+    pub(super) fn deliver(&mut self, served: Served) {
+        let token = served.client.token.load(Ordering::Relaxed);
+        let Some(connection) = self.connections.get_mut(token) else { return };
+        // The token may have been reused for another connection.
+        let Some(waiter) = connection.waiter.take_if(|waiter| waiter.ticket() == served.ticket) else { return };
+        self.timers.deadlines.remove(&waiter);
+        let client = &mut connection.client;
+        client.info.set_flags(ClientFlags::BLOCKED, false);
+        *client.info.waiter.lock() = None;
+        client.info.argument_memory.store(0, Ordering::Relaxed);
+        client.commands += 1;
+        client.write_offset = self.server.keyspace.log.offset();
+        connection.stopped = false;
+        let start = self.replies.len();
+        self.replies.extend_from_slice(&served.reply);
+        self.engine.finish(client, start, &mut self.replies);
+        if served.is_last {
+            client.fate = Fate::CloseAfterReply;
+        }
+        client.publish();
+        self.runs.push(Run { token, start, end: self.replies.len() });
+        self.queue(token);
+    }
+}
