@@ -5,7 +5,7 @@ use crate::spec::{Command, LockRule};
 use kvick_resp::{OwnedArgs, Reply, Version};
 use kvick_store::hash::KeyHasher;
 use kvick_store::log::{Audience, Follower};
-use kvick_store::{Access, Counters, Db, Effects, Env, EventClass, Keyspace, WhenExpired};
+use kvick_store::{Access, Counters, Db, Effects, Env, EventClass, Keyspace};
 
 /// A keyspace with one client.
 pub struct Bench {
@@ -97,16 +97,10 @@ impl Bench {
         access.set_now(self.now_ms);
         let mut out = Vec::new();
         self.effects.begin(self.keyspace.log.has_readers(), self.heard, self.database);
-        let env = Env {
-            now_ms: self.now_ms,
-            access: &access,
-            touch: self.touch,
-            lazy_expire: self.settings.lazy_expire,
-            lazy_overwrite: self.settings.lazy_server_del,
-            when_expired: WhenExpired::Drop,
-            counters: &self.counters,
-            effects: &mut self.effects,
-        };
+        let env = Env::command(self.now_ms, &access, &self.counters, &mut self.effects)
+            .touch(self.touch)
+            .lazy_expire(self.settings.lazy_expire)
+            .lazy_overwrite(self.settings.lazy_server_del);
         let mut context = Context {
             reads_every_key: true,
             db: Db::new(&mut locked, self.database, env),

@@ -8,7 +8,7 @@
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use kvick_store::global_lock::Participant;
 use kvick_store::hash::KeyHasher;
-use kvick_store::{Access, Counters, Db, Effects, Env, EventClass, Expiry, Keyspace, WhenExpired};
+use kvick_store::{Access, Counters, Db, Effects, Env, EventClass, Expiry, Keyspace};
 use std::hint::black_box;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -54,16 +54,7 @@ impl Thread {
         for (number, key) in keys.iter().enumerate() {
             let mut locked = keyspace.lock_one(keyspace.address(0, *key));
             self.effects.begin(false, EventClass::empty(), 0);
-            let env = Env {
-                now_ms: 1,
-                access: &self.access,
-                touch: true,
-                lazy_expire: true,
-                lazy_overwrite: true,
-                when_expired: WhenExpired::Drop,
-                counters: &self.counters,
-                effects: &mut self.effects,
-            };
+            let env = Env::command(1, &self.access, &self.counters, &mut self.effects);
             let mut db = Db::new(&mut locked, 0, env);
             if number % write_every == 0 {
                 db.set_bytes(*key, b"a value of some length", Expiry::None);
@@ -98,16 +89,7 @@ fn filled() -> [Seat; 2] {
         let key = keyspace.key(&bytes);
         let mut locked = keyspace.lock_one(keyspace.address(0, key));
         let (access, counters, effects) = (&thread.access, &thread.counters, &mut thread.effects);
-        let env = Env {
-            now_ms: 1,
-            access,
-            touch: true,
-            lazy_expire: true,
-            lazy_overwrite: true,
-            when_expired: WhenExpired::Drop,
-            counters,
-            effects,
-        };
+        let env = Env::command(1, access, counters, effects);
         Db::new(&mut locked, 0, env).set_bytes(key, b"a value of some length", Expiry::None);
     }
     participants.map(|participant| (keyspace, participant))

@@ -204,7 +204,7 @@ mod tests {
     use super::*;
     use crate::access::Access;
     use crate::collections::hash::{FieldClock, Limits};
-    use crate::db::{Db, Env, Expiry, WhenExpired};
+    use crate::db::{Db, Env, Expiry};
     use crate::hash::KeyHasher;
     use crate::log::Audience;
 
@@ -222,16 +222,7 @@ mod tests {
     fn with_db(keyspace: &'static Keyspace, number: usize, run: impl FnOnce(&mut Db<'_>)) {
         let (access, counters, mut effects) = (Access::default(), Counters::default(), Effects::default());
         let mut locked = keyspace.lock_global();
-        let env = Env {
-            now_ms: NOW_MS,
-            access: &access,
-            touch: true,
-            lazy_expire: true,
-            lazy_overwrite: true,
-            when_expired: WhenExpired::Drop,
-            counters: &counters,
-            effects: &mut effects,
-        };
+        let env = Env::command(NOW_MS, &access, &counters, &mut effects);
         run(&mut Db::new(&mut locked, number, env));
     }
 

@@ -190,6 +190,7 @@ impl Keyspace {
         Key { bytes, hash: self.hasher.hash(bytes) }
     }
 
+    /// The partition of every database that keys with this hash are in.
     #[inline]
     pub(crate) fn partition_of(&self, hash: u64) -> usize {
         hash as usize & (self.partitions - 1)
@@ -306,7 +307,7 @@ impl Keyspace {
         let cells = self.cells(self.database_at(number));
         match exclusive {
             Some(_) => self.glance(cells, hash, exclusive, |partition| partition.table().prefetch_bucket(hash)),
-            None => cells[hash as usize & (cells.len() - 1)].prefetch(),
+            None => cells[self.partition_of(hash)].prefetch(),
         }
     }
 
@@ -333,7 +334,7 @@ impl Keyspace {
 
     #[inline]
     fn glance(&self, cells: &[PartitionSlot], hash: u64, exclusive: Option<&Exclusive>, look: impl FnOnce(&Partition)) {
-        let cell = &cells[hash as usize & (cells.len() - 1)];
+        let cell = &cells[self.partition_of(hash)];
         if exclusive.is_some() {
             // SAFETY: no other participant is in a batch, and this thread
             // holds no exclusive reference to a partition here.

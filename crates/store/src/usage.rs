@@ -85,23 +85,14 @@ impl Keyspace {
 mod tests {
     use super::*;
     use crate::access::Access;
-    use crate::db::{Counters, Db, Env, Expiry, WhenExpired};
+    use crate::db::{Counters, Db, Env, Expiry};
     use crate::effects::Effects;
     use crate::hash::KeyHasher;
 
     fn fill(keyspace: &'static Keyspace, keys: usize) {
         let (counters, mut effects, access) = (Counters::default(), Effects::default(), Access::default());
         let mut locked = keyspace.lock_global();
-        let env = Env {
-            now_ms: 0,
-            access: &access,
-            touch: true,
-            lazy_expire: true,
-            lazy_overwrite: true,
-            when_expired: WhenExpired::Drop,
-            counters: &counters,
-            effects: &mut effects,
-        };
+        let env = Env::command(0, &access, &counters, &mut effects);
         let mut db = Db::new(&mut locked, 0, env);
         for n in 0..keys {
             let name = n.to_string();

@@ -19,7 +19,7 @@ use kvick_runtime::logging::LogLevel;
 use kvick_scripting::libraries::Join;
 use kvick_store::global_lock::Participant;
 use kvick_store::log::{Batch, encode};
-use kvick_store::{Access, Counters, Db, Effects, Env, Key, Keyspace, Locked, Value, WhenExpired};
+use kvick_store::{Access, Counters, Db, Effects, Env, Key, Keyspace, Locked, Value};
 use smallvec::SmallVec;
 use std::fmt;
 use std::fs::File;
@@ -617,17 +617,8 @@ impl Place<'_> {
     fn put(&mut self, number: usize, hash: u64, pending: &mut Pending, replace: bool) -> bool {
         let (keyspace, access) = (self.keyspace, &self.access);
         let key = Key { bytes: &pending.key, hash };
-        let env = Env {
-            now_ms: self.now_ms,
-            access,
-            touch: false,
-            lazy_expire: false,
-            lazy_overwrite: false,
-            // Keys that expired since the load began are treated like others.
-            when_expired: WhenExpired::ImportSource,
-            counters: &self.counters,
-            effects: &mut self.effects,
-        };
+        // Keys that expired since the load began are treated like others.
+        let env = Env::background(self.now_ms, access, &self.counters, &mut self.effects);
         let (value, expiry) = (std::mem::replace(&mut pending.value, Value::Int(0)), pending.expiry_ms);
         let put = |mut db: Db<'_>| {
             if replace {

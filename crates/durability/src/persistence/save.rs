@@ -10,7 +10,7 @@ use kvick_config::tables::persistence::{DBFILENAME, RDB_KEY_SAVE_DELAY, RDB_SAVE
 use kvick_config::tables::process::DIR;
 use kvick_core::admission::Reasons;
 use kvick_runtime::logging;
-use kvick_store::{Access, Counters, Db, Effects, Entry, Env, Locked, WhenExpired};
+use kvick_store::{Access, Counters, Db, Effects, Entry, Env, Locked};
 use std::path::PathBuf;
 
 /// Where a data set is written, read from the settings when the save begins.
@@ -98,15 +98,7 @@ pub fn write(
 
 /// Calls `visit` with every entry of a database, including expired ones: the loader decides about them.
 fn for_each(global: &mut Locked, number: usize, visit: impl FnMut(Entry<'_>)) {
-    let env = Env {
-        now_ms: now_s() * 1000,
-        access: &Access::default(),
-        touch: false,
-        lazy_expire: false,
-        lazy_overwrite: false,
-        when_expired: WhenExpired::ImportSource,
-        counters: &Counters::default(),
-        effects: &mut Effects::default(),
-    };
+    let (access, counters, mut effects) = (Access::default(), Counters::default(), Effects::default());
+    let env = Env::background(now_s() * 1000, &access, &counters, &mut effects);
     Db::new(global, number, env).for_each(visit);
 }

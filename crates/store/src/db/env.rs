@@ -91,6 +91,68 @@ pub struct Env<'a> {
     pub effects: &'a mut Effects,
 }
 
+impl<'a> Env<'a> {
+    /// For a client's command under the default settings: updates access clocks, deletes expired keys, and frees large
+    /// values in the background.
+    #[inline]
+    pub fn command(now_ms: i64, access: &'a Access, counters: &'a Counters, effects: &'a mut Effects) -> Self {
+        Env {
+            now_ms,
+            access,
+            touch: true,
+            lazy_expire: true,
+            lazy_overwrite: true,
+            when_expired: WhenExpired::Drop,
+            counters,
+            effects,
+        }
+    }
+
+    /// For loading, saving and maintenance: sees all keys, including expired ones, as they are, and frees values at
+    /// once.
+    #[inline]
+    pub fn background(now_ms: i64, access: &'a Access, counters: &'a Counters, effects: &'a mut Effects) -> Self {
+        Env {
+            now_ms,
+            access,
+            touch: false,
+            lazy_expire: false,
+            lazy_overwrite: false,
+            when_expired: WhenExpired::ImportSource,
+            counters,
+            effects,
+        }
+    }
+
+    /// Sets whether reading a key updates its access clock.
+    #[inline]
+    pub fn touch(mut self, touch: bool) -> Self {
+        self.touch = touch;
+        self
+    }
+
+    /// Sets whether large expired values are freed in the background.
+    #[inline]
+    pub fn lazy_expire(mut self, lazy: bool) -> Self {
+        self.lazy_expire = lazy;
+        self
+    }
+
+    /// Sets whether large overwritten values are freed in the background.
+    #[inline]
+    pub fn lazy_overwrite(mut self, lazy: bool) -> Self {
+        self.lazy_overwrite = lazy;
+        self
+    }
+
+    /// Sets how expired keys are treated.
+    #[inline]
+    pub fn when_expired(mut self, when_expired: WhenExpired) -> Self {
+        self.when_expired = when_expired;
+        self
+    }
+}
+
 impl Env<'_> {
     /// Whether a key is hidden because it has expired.
     #[inline]

@@ -19,16 +19,7 @@ fn with_db_at<T>(
     let (access, counters, mut effects) = (Access::default(), Counters::default(), Effects::default());
     effects.begin(false, EventClass::all(), 0);
     let effects = &mut effects;
-    let env = Env {
-        now_ms,
-        access: &access,
-        touch: true,
-        lazy_expire: true,
-        lazy_overwrite: true,
-        when_expired,
-        counters: &counters,
-        effects,
-    };
+    let env = Env::command(now_ms, &access, &counters, effects).when_expired(when_expired);
     run(&mut Db::new(&mut keyspace.lock_global(), 0, env))
 }
 

@@ -4,7 +4,7 @@ use super::*;
 use crate::access::Access;
 use crate::collections::stream::{BlockLimits, Id};
 use crate::collections::{Collection, hash, list, set, sorted_set};
-use crate::db::{Counters, Db, Env, Expiry, WhenExpired};
+use crate::db::{Counters, Db, Env, Expiry};
 use crate::effects::Effects;
 use crate::hash::KeyHasher;
 use crate::keyspace::Keyspace;
@@ -41,16 +41,7 @@ unsafe impl Heap for Shuffling {
 
 fn with_db<T>(keyspace: &'static Keyspace, run: impl FnOnce(&mut Db<'_>) -> T) -> T {
     let (access, counters, mut effects) = (Access::default(), Counters::default(), Effects::default());
-    let env = Env {
-        now_ms: 1,
-        access: &access,
-        touch: true,
-        lazy_expire: true,
-        lazy_overwrite: true,
-        when_expired: WhenExpired::Drop,
-        counters: &counters,
-        effects: &mut effects,
-    };
+    let env = Env::command(1, &access, &counters, &mut effects);
     run(&mut Db::new(&mut keyspace.lock_global(), 0, env))
 }
 

@@ -1,7 +1,7 @@
 //! Tests of eviction: candidates, ranks and policies.
 
 use super::*;
-use crate::db::{Db, Env, Expiry, WhenExpired};
+use crate::db::{Db, Env, Expiry};
 use crate::hash::KeyHasher;
 use crate::keyspace::Keyspace;
 use crate::log::Audience;
@@ -35,16 +35,7 @@ impl Bench {
 
     fn with_db<T>(&mut self, number: usize, run: impl FnOnce(&mut Db<'_>) -> T) -> T {
         let mut locked = self.keyspace.lock_global();
-        let env = Env {
-            now_ms: NOW_MS,
-            access: &self.access,
-            touch: true,
-            lazy_expire: true,
-            lazy_overwrite: true,
-            when_expired: WhenExpired::Drop,
-            counters: &self.counters,
-            effects: &mut self.effects,
-        };
+        let env = Env::command(NOW_MS, &self.access, &self.counters, &mut self.effects);
         run(&mut Db::new(&mut locked, number, env))
     }
 

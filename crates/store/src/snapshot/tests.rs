@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::access::Access;
-use crate::db::{Counters, Db, Env, Expiry, WhenExpired};
+use crate::db::{Counters, Db, Env, Expiry};
 use crate::effects::Effects;
 use crate::hash::KeyHasher;
 use crate::value::IntBuf;
@@ -27,16 +27,7 @@ impl Sink for Copy {
 
 fn with_db(keyspace: &'static Keyspace, number: usize, run: impl FnOnce(&mut Db<'_>)) {
     let (access, counters, mut effects) = (Access::default(), Counters::default(), Effects::default());
-    let env = Env {
-        now_ms: 1,
-        access: &access,
-        touch: true,
-        lazy_expire: true,
-        lazy_overwrite: true,
-        when_expired: WhenExpired::Drop,
-        counters: &counters,
-        effects: &mut effects,
-    };
+    let env = Env::command(1, &access, &counters, &mut effects);
     run(&mut Db::new(&mut keyspace.lock_global(), number, env));
 }
 
