@@ -144,7 +144,41 @@ impl Default for Settings {
     }
 }
 
+/// What handlers may know about the execution of their command. See the fields of the same names in [`Context`].
+#[derive(Clone, Copy)]
+pub struct Circumstances {
+    /// The receiver of the reply.
+    pub receiver: Receiver,
+    /// Whether the command may block.
+    pub may_block: bool,
+    /// Whether a script calls the command.
+    pub in_script: bool,
+    /// Whether the command comes from a log.
+    pub from_log: bool,
+    /// Whether the user may read all keys.
+    pub reads_every_key: bool,
+}
+
 impl<'a> Context<'a> {
+    /// The context of a command that is about to run.
+    #[inline]
+    pub fn new(db: Db<'a>, reply: Reply<'a>, settings: &'a Settings, circumstances: Circumstances) -> Self {
+        let Circumstances { receiver, may_block, in_script, from_log, reads_every_key } = circumstances;
+        Context {
+            db,
+            reply,
+            owned_arg: None,
+            settings,
+            receiver,
+            may_block,
+            in_script,
+            from_log,
+            reads_every_key,
+            block: None,
+            remark: None,
+        }
+    }
+
     /// The key at argument `index`. The arity guarantees that the argument exists.
     pub fn key<'k>(&self, args: Args<'k>, index: usize) -> Key<'k> {
         self.db.key(args.get(index).unwrap_or_default())

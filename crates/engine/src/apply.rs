@@ -33,7 +33,7 @@ const REPLY_KEPT: usize = 64 * 1024;
 /// Maximum bytes of an error that are logged.
 const ERROR_SHOWN_MAX: usize = 4096;
 /// Interval of log messages about replicated data that cannot be persisted.
-const DISK_TOLD_EVERY: Duration = Duration::from_secs(10);
+const DISK_WARNING_INTERVAL: Duration = Duration::from_secs(10);
 /// Interval of checks whether a script has ended or the append-only file has been replayed.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -43,7 +43,7 @@ pub struct Applier {
     client: Client,
     reply: Vec<u8>,
     /// When the last log message about unpersisted data was written.
-    told_of_disk: Option<Instant>,
+    disk_warned_at: Option<Instant>,
     /// The replication generation in which the primary is followed.
     number: u64,
 }
@@ -58,7 +58,7 @@ impl Applier {
             engine,
             client: primary(0, worker, &Ends::default()),
             reply: Vec::new(),
-            told_of_disk: None,
+            disk_warned_at: None,
             number: 0,
         }
     }
@@ -97,7 +97,7 @@ impl Applier {
         }
         self.engine.server.replication.upstream.database.store(self.client.db, Ordering::Relaxed);
         if self.reply.first() == Some(&b'-') {
-            self.tell_of_error();
+            self.log_error_reply();
         }
         self.reply.clear();
         self.reply.shrink_to(REPLY_KEPT);
@@ -110,7 +110,7 @@ impl Applier {
 
     /// Persisting the primary's writes fails: the server exits unless the settings allow it to continue.
     #[cold]
-    fn mind_disk(&mut self, args: Args<'_>) {
+    fn check_persistence(&mut self, args: Args<'_>) {
         let server = self.engine.server;
         let writes = match server.catalogue.resolve(args) {
             Resolved::Command(command) => command.spec.flags.contains(Flags::WRITE),
@@ -120,22 +120,20 @@ impl Applier {
             return;
         }
         assert!(server.config.read(REPLICA_IGNORE_DISK_WRITE_ERRORS), "Replica was unable to write command to disk.");
-        if self.told_of_disk.is_none_or(|told| told.elapsed() >= DISK_TOLD_EVERY) {
-            self.told_of_disk = Some(Instant::now());
+        if self.disk_warned_at.is_none_or(|at| at.elapsed() >= DISK_WARNING_INTERVAL) {
+            self.disk_warned_at = Some(Instant::now());
             logging::warning(format_args!("Replica is applying a command even though it is unable to write to disk."));
         }
     }
 
     fn execute(&mut self, args: Args<'_>) -> Outcome {
         if self.engine.server.admission.has(Reasons::UNSAVED | Reasons::UNWRITTEN) {
-            self.mind_disk(args);
+            self.check_persistence(args);
         }
         let Applier { engine, client, reply, .. } = self;
         match engine.execute(client, args, ResolvedCommand::Unresolved, &mut None, reply) {
             // Only old servers replicate scripts.
-            Outcome::ScriptCall(command, previous) => {
-                engine.execute_script_call(client, (command, previous), args, &mut (), reply)
-            }
+            Outcome::ScriptCall(script_call) => engine.execute_script_call(client, script_call, args, &mut (), reply),
             outcome => outcome,
         }
     }
@@ -166,7 +164,7 @@ impl Applier {
 
     /// The command succeeded on the primary, so the data sets differ.
     #[cold]
-    fn tell_of_error(&self) {
+    fn log_error_reply(&self) {
         let server = self.engine.server;
         let command = server.catalogue.get(self.client.last_command).map_or("<unknown>", |command| &*command.full_name);
         let end = self.reply.iter().position(|byte| *byte == b'\r').unwrap_or(self.reply.len());

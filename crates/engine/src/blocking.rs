@@ -9,7 +9,9 @@
 //! A wait can also end by timeout, CLIENT UNBLOCK or disconnection. Each of these must likewise remove the waiter from
 //! its queues under the locks. Only the thread that removes it answers, so a waiter is answered exactly once.
 
-use super::engine::{Call, Engine};
+use super::engine::Engine;
+use super::invocation::{DataCall, Invocation, Recipient};
+use crate::session::Client;
 use kvick_acl::check::Request;
 use kvick_acl::log::Context as AclContext;
 use kvick_commands::context::{Block, Error};
@@ -125,18 +127,24 @@ pub fn unblock_all(core: &ReplicatedCore, global: &mut Locked, stats: &WorkerSta
 
 impl Engine {
     /// Blocks a request, under the locks of its keys.
-    pub(super) fn begin_waiting(&mut self, call: &Call<'_>, block: Block, locked: &mut Locked) -> Arc<Waiter> {
-        let request = block.rewritten.unwrap_or_else(|| OwnedArgs::from(call.args));
+    pub(super) fn begin_waiting(
+        &mut self,
+        client: &Client,
+        invocation: Invocation<'_>,
+        block: Block,
+        locked: &mut Locked,
+    ) -> Arc<Waiter> {
+        let request = block.rewritten.unwrap_or_else(|| OwnedArgs::from(invocation.args));
         let (kind, heeds_loss, rivals) = (block.kind, block.heeds_loss, block.rivals);
         let blocked = Blocked {
-            client: call.client.info.clone(),
-            command: call.command,
+            client: client.info.clone(),
+            command: invocation.command,
             request,
             keys: block.keys,
-            db: call.client.db,
-            version: call.client.version,
+            db: client.db,
+            version: client.version,
             until_ms: block.until_ms,
-            rights: call.client.identity.epoch(),
+            rights: client.identity.epoch(),
         };
         let waiter = Waiter::new(kind, heeds_loss, rivals, Box::new(blocked));
         if let Some(blocked) = Blocked::of(&waiter) {
@@ -200,11 +208,13 @@ impl Engine {
             self.answer_waiter(Served { client, ticket, reply, is_last: false });
             return true;
         }
-        let for_client = (blocked.client.as_ref(), blocked.db, blocked.version);
+        let recipient = Recipient { info: &blocked.client, db: blocked.db, version: blocked.version };
+        let call = DataCall { handler, args, hashed: &[], owned_arg: None };
         let author = self.effects.set_author(blocked.client.unheeded_author());
-        let result = self.run_handler(for_client, handler, (args, &[]), None, &mut locked, &mut reply);
+        let result = self.run_handler(recipient, call, &mut locked, &mut reply);
         self.effects.set_author(author);
-        self.remember_reads(&blocked.client, blocked.db, (blocked.command, args), &mut locked);
+        let invocation = Invocation { command: blocked.command, args };
+        self.remember_reads(&blocked.client, blocked.db, invocation, &mut locked);
         if self.block.take().is_some() {
             self.effects.commit(&keyspace.log, args);
             return false;
@@ -234,7 +244,7 @@ impl Engine {
         let user = self.server.acl.find(&name)?;
         let request = Request { command, args, db: blocked.db, databases: self.server.keyspace.databases() };
         let denied = user.check(&request).err()?;
-        self.note_denied(&blocked.client, &user, (denied, AclContext::TopLevel), (command, args));
+        self.note_denied(&blocked.client, &user, denied, AclContext::TopLevel, Invocation { command, args });
         Some(denied.error(&user, command))
     }
 

@@ -10,7 +10,8 @@
 //!   propagating its effects, and exits. The server drops the connection without closing the session.
 
 use super::engine::Engine;
-use super::script_call::ScriptCall;
+use super::invocation::ScriptContext;
+use super::script_call::{ScriptCall, ScriptRun};
 use super::yielding::Yield;
 use crate::session::{Client, Fate};
 use kvick_commands::context::Error;
@@ -22,7 +23,7 @@ use kvick_runtime::logging;
 use kvick_script::{Console, Debugger, Failure, Heard};
 use kvick_scripting::Scripting;
 use kvick_scripting::debugging::{self, Copied, Mode};
-use kvick_store::{EventClass, Locked, Reach};
+use kvick_store::{EventClass, Reach};
 use std::sync::Arc;
 
 /// The client whose EVAL is being executed, as the debugger's console.
@@ -46,27 +47,28 @@ impl Engine {
         &mut self,
         client: &mut Client,
         mode: Mode,
-        (script_call, args): (ScriptCall, Args<'_>),
-        (locked, yielder): (&mut Locked, &mut dyn Yield),
+        script_call: ScriptCall,
+        args: Args<'_>,
+        context: ScriptContext<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
         if self.in_transaction {
             return Err(Error::text("ERR EVAL cannot be debugged inside a transaction"));
         }
-        if yielder.connection().is_none_or(|connection| connection.awaits_fsync()) {
+        if context.yielder.connection().is_none_or(|connection| connection.awaits_fsync()) {
             return Err(Error::text("ERR EVAL cannot be debugged while replies to other commands are held back"));
         }
         match mode {
             Mode::Sync => {
                 logging::notice(format_args!("Synchronous debugging eval session started"));
-                let result = self.debug_here(client, (script_call, args), (locked, yielder), out);
+                let result = self.debug_here(client, script_call, args, context, out);
                 logging::notice(format_args!("Synchronous debugging eval session ended"));
                 client.fate = Fate::CloseAfterReply;
                 result
             }
             Mode::Beside => {
-                if !locked.is_global() {
-                    locked.add_global(self.participant);
+                if !context.locked.is_global() {
+                    context.locked.add_global(self.participant);
                 }
                 let muted = Arc::new(self.muted_config());
                 let copied = self.server.scripting.sessions.copy();
@@ -76,12 +78,12 @@ impl Engine {
                 match copied {
                     Copied::Server => {
                         client.fate = Fate::Close;
-                        if let Some(connection) = yielder.connection() {
+                        if let Some(connection) = context.yielder.connection() {
                             connection.hand_over();
                         }
                         Ok(())
                     }
-                    Copied::Session => self.debug_in_copy(client, muted, (script_call, args), (locked, yielder)),
+                    Copied::Session => self.debug_in_copy(client, muted, script_call, args, context),
                 }
             }
         }
@@ -103,10 +105,11 @@ impl Engine {
         &mut self,
         client: &mut Client,
         muted: Arc<RuntimeConfig>,
-        request: (ScriptCall, Args<'_>),
-        (locked, yielder): (&mut Locked, &mut dyn Yield),
+        script_call: ScriptCall,
+        args: Args<'_>,
+        mut context: ScriptContext<'_>,
     ) -> ! {
-        let Some(connection) = yielder.connection() else { debugging::leave() };
+        let Some(connection) = context.yielder.connection() else { debugging::leave() };
         debugging::settle_in(connection.fd());
         self.runtime_config = muted;
         self.is_copy = true;
@@ -114,11 +117,11 @@ impl Engine {
         self.effects.set_reach(Reach::Nobody);
         self.server.admission.set(Reasons::MONITORED, false);
         let mut reply = Vec::new();
-        if let Err(error) = self.debug_here(client, request, (locked, &mut *yielder), &mut reply) {
+        if let Err(error) = self.debug_here(client, script_call, args, context.reborrow(), &mut reply) {
             Reply::new(&mut reply, client.version).error(error.0.as_bytes());
         }
-        DebugConsole(&mut *yielder).send(&reply);
-        if let Some(connection) = yielder.connection() {
+        DebugConsole(context.yielder).send(&reply);
+        if let Some(connection) = context.yielder.connection() {
             connection.close_notify();
         }
         debugging::leave()
@@ -128,8 +131,9 @@ impl Engine {
     fn debug_here(
         &mut self,
         client: &mut Client,
-        (script_call, args): (ScriptCall, Args<'_>),
-        (locked, yielder): (&mut Locked, &mut dyn Yield),
+        script_call: ScriptCall,
+        args: Args<'_>,
+        mut context: ScriptContext<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
         let scripting: &'static Scripting = &self.server.scripting;
@@ -137,11 +141,10 @@ impl Engine {
         let mut debugger = Debugger::new(&args[1]);
         let run = self.find_code(script_call, args, &mut interpreters).and_then(|(code, request)| {
             self.check_flags(client, script_call, code.flags())?;
-            let session = Some(&mut debugger);
-            let code = (&code, session);
-            Ok(self.run_code(client, script_call, code, request, &mut interpreters, (&mut *locked, &mut *yielder), out))
+            let run = ScriptRun { script_call, code: &code, debugger: Some(&mut debugger), request };
+            Ok(self.run_code(client, run, &mut interpreters, context.reborrow(), out))
         });
-        debugger.end(&mut DebugConsole(yielder));
+        debugger.end(&mut DebugConsole(context.yielder));
         match run {
             Ok(Ok(())) => Ok(()),
             Ok(Err(failure)) => Err(self.note_failure(&failure)),

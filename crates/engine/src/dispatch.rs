@@ -2,22 +2,37 @@
 //!
 //! Only this module and the [fast path](super::fast_path) call handlers and take locks for them.
 
-use super::engine::{Call, Called, Engine, Keys, LONG_US};
+use super::engine::{Called, Engine, Keys, LONG_US};
+use super::invocation::{DataCall, Invocation, Recipient, ScriptContext};
 use super::permission::{Admitted, wrong_arity};
 use super::yielding::Yield;
 use crate::handlers::Handler;
 use crate::session::{Client, Session, SessionHandler};
 use crate::transactions::Control;
-use kvick_commands::context::{Context, Error, Handler as DataHandler, Receiver};
+use kvick_commands::context::{Circumstances, Context, Error, Handler as DataHandler, Receiver, Settings};
 use kvick_commands::spec::{Flags, LockRule};
 use kvick_commands::table::CommandInfo;
 use kvick_core::admission::Reasons;
 use kvick_core::clients::{ClientFlags, ClientInfo};
 use kvick_core::commandlog::{Executed, OwnedArgument};
 use kvick_durability::persistence;
-use kvick_resp::{Args, Reply, Version};
+use kvick_resp::{Args, Reply};
 use kvick_runtime::clock::{self, Ticks};
 use kvick_store::{Db, Env, Key, Locked, WhenExpired};
+
+/// The environment of a command that a client with these flags sent.
+#[inline]
+pub(super) fn of_client<'a>(
+    env: Env<'a>,
+    flags: ClientFlags,
+    settings: &Settings,
+    when_expired: WhenExpired,
+) -> Env<'a> {
+    env.touch(!flags.contains(ClientFlags::NO_TOUCH))
+        .lazy_expire(settings.lazy_expire)
+        .lazy_overwrite(settings.lazy_server_del)
+        .when_expired(when_expired)
+}
 
 impl Engine {
     /// Runs a data command that has exactly one key, under that key's lock: the common case. Returns false when the
@@ -35,8 +50,9 @@ impl Engine {
         let (keyspace, start, command) = (self.server.keyspace, out.len(), admission.command());
         let Some(mut locked) = self.lock_hash(admission, client.db, hash) else { return false };
         let bytes = command.single_key.and_then(|index| args.get(index)).unwrap_or_default();
-        let known = (args, &[Key { bytes, hash }][..]);
-        let result = self.run_data(client, handler, known, None, &mut locked, out);
+        let hashed = [Key { bytes, hash }];
+        let call = DataCall { handler, args, hashed: &hashed, owned_arg: None };
+        let result = self.run_data(client, call, &mut locked, out);
         if self.effects.commit(&keyspace.log, args) {
             client.write_offset = keyspace.log.offset();
         }
@@ -59,6 +75,7 @@ impl Engine {
         out: &mut Vec<u8>,
     ) -> Called {
         let (keyspace, start, command) = (self.server.keyspace, out.len(), admission.command());
+        let invocation = Invocation { command, args };
         let handler = self.handler(command);
         if let Some(Handler::Control(control)) = handler {
             let Some(result) = self.control(client, control, admission, args, yielder, out) else {
@@ -66,7 +83,7 @@ impl Engine {
             };
             let result = self.answer(client, result, out);
             if control != Control::Exec {
-                self.show(client, command, args);
+                self.show(client, invocation);
             }
             self.account(client.executed(args, None), command, out.len() - start, result);
             client.commands += 1;
@@ -84,27 +101,29 @@ impl Engine {
         let owned_head = self.remember_owned(command, owned_arg.as_deref());
         let result = match handler {
             Some(Handler::Data(handler)) => {
-                self.run_data(client, handler, (args, &keys), owned_arg.take(), &mut locked, out)
+                let call = DataCall { handler, args, hashed: &keys, owned_arg: owned_arg.take() };
+                self.run_data(client, call, &mut locked, out)
             }
             Some(Handler::Session(handler)) => self.run_session(client, handler, args, &mut locked, out),
             Some(Handler::ScriptCall(script_call)) => {
-                self.run_script_call(client, script_call, args, &mut locked, yielder, out)
+                let context = ScriptContext { locked: &mut locked, yielder };
+                self.run_script_call(client, script_call, args, context, out)
             }
             // A container without behavior of its own.
             Some(Handler::Control(_)) | None => self.answer(client, Err(wrong_arity(command)), out),
         };
         if client.tracking.is_some() {
-            self.remember_reads(&client.info, client.db, (command, args), &mut locked);
+            self.remember_reads(&client.info, client.db, invocation, &mut locked);
         }
         let block = self.block.take();
-        let waiter = block.map(|block| self.begin_waiting(&Call { client, command, args }, block, &mut locked));
+        let waiter = block.map(|block| self.begin_waiting(client, invocation, block, &mut locked));
         let waiter = waiter.or_else(|| self.waits.take());
         if self.effects.commit(&keyspace.log, args) {
             client.write_offset = keyspace.log.offset();
         }
         self.after_flushall(command, &result, &mut locked);
         if handler.is_some() {
-            self.show(client, command, args);
+            self.show(client, invocation);
         }
         drop(locked);
         drop(scripts);
@@ -159,14 +178,12 @@ impl Engine {
     pub(super) fn run_data(
         &mut self,
         client: &Client,
-        handler: DataHandler,
-        (args, hashed): (Args<'_>, &[Key<'_>]),
-        owned_arg: Option<Vec<u8>>,
+        call: DataCall<'_>,
         locked: &mut Locked,
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
-        let for_client = (client.info.as_ref(), client.db, client.version);
-        let result = self.run_handler(for_client, handler, (args, hashed), owned_arg, locked, out);
+        let recipient = Recipient { info: &client.info, db: client.db, version: client.version };
+        let result = self.run_handler(recipient, call, locked, out);
         self.answer(client, result, out)
     }
 
@@ -174,52 +191,22 @@ impl Engine {
     #[inline]
     pub(super) fn run_handler(
         &mut self,
-        (client, db, version): (&ClientInfo, usize, Version),
-        handler: DataHandler,
-        (args, hashed): (Args<'_>, &[Key<'_>]),
-        owned_arg: Option<Vec<u8>>,
+        recipient: Recipient<'_>,
+        call: DataCall<'_>,
         locked: &mut Locked,
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
-        let (heard, is_logged, flags) = (self.heard(), self.is_logged(client), client.flags());
+        let Recipient { info, db, version } = recipient;
+        let (heard, is_logged, flags) = (self.heard(), self.is_logged(info), info.flags());
         self.effects.begin(is_logged, heard, db);
-        let env = Env {
-            now_ms: self.now_ms,
-            access: &self.access,
-            touch: !flags.contains(ClientFlags::NO_TOUCH),
-            lazy_expire: self.runtime_config.commands.lazy_expire,
-            lazy_overwrite: self.runtime_config.commands.lazy_server_del,
-            when_expired: self.when_expired(client),
-            counters: &self.stats.keyspace,
-            effects: &mut self.effects,
-        };
-        let db = Db::new(locked, db, env).with_hashed(hashed);
-        let reply = Reply::new(out, version);
+        let (circumstances, when_expired) = (self.circumstances(flags), self.when_expired(info));
         let settings = &self.runtime_config.commands;
-        let (may_block, in_script, reads_every_key) =
-            (!self.in_transaction, self.script_us.is_some(), self.reads_every_key);
-        let receiver = if in_script {
-            Receiver::Server
-        } else if flags.contains(ClientFlags::PUBSUB) {
-            Receiver::Subscriber
-        } else {
-            Receiver::Client
-        };
-        let from_log = flags.contains(ClientFlags::FROM_LOG);
-        let mut context = Context {
-            db,
-            reply,
-            owned_arg,
-            settings,
-            receiver,
-            may_block,
-            in_script,
-            from_log,
-            reads_every_key,
-            block: None,
-            remark: None,
-        };
-        let result = handler(&mut context, args);
+        let env = Env::command(self.now_ms, &self.access, &self.stats.keyspace, &mut self.effects);
+        let env = of_client(env, flags, settings, when_expired);
+        let db = Db::new(locked, db, env).with_hashed(call.hashed);
+        let mut context = Context::new(db, Reply::new(out, version), settings, circumstances);
+        context.owned_arg = call.owned_arg;
+        let result = (call.handler)(&mut context, call.args);
         if result.is_err()
             && let Some(remark) = context.remark.take()
         {
@@ -229,6 +216,26 @@ impl Engine {
             self.block = Some(block);
         }
         result
+    }
+
+    /// The circumstances of a command that now runs for a client with these flags.
+    #[inline]
+    pub(super) fn circumstances(&self, flags: ClientFlags) -> Circumstances {
+        let in_script = self.script_us.is_some();
+        let receiver = if in_script {
+            Receiver::Server
+        } else if flags.contains(ClientFlags::PUBSUB) {
+            Receiver::Subscriber
+        } else {
+            Receiver::Client
+        };
+        Circumstances {
+            receiver,
+            may_block: !self.in_transaction,
+            in_script,
+            from_log: flags.contains(ClientFlags::FROM_LOG),
+            reads_every_key: self.reads_every_key,
+        }
     }
 
     pub(super) fn run_session(

@@ -4,6 +4,7 @@
 use super::batch::ResolvedCommand;
 use super::cross_protocol;
 use super::evicting::Evicting;
+use super::invocation::Invocation;
 use super::permission::{Admitted, MUST_LOG_IN, unknown_command, unknown_subcommand};
 use super::script_call::Scratch;
 use super::yielding::Yield;
@@ -113,13 +114,6 @@ pub struct Engine {
     long_ticks: u64,
 }
 
-/// A request that is being executed.
-pub(super) struct Call<'a> {
-    pub(super) client: &'a Client,
-    pub(super) command: &'static CommandInfo,
-    pub(super) args: Args<'a>,
-}
-
 /// Result of executing a request.
 pub enum Outcome {
     /// It was executed or answered with an error.
@@ -130,11 +124,18 @@ pub enum Outcome {
     Paused,
     /// It is blocked by a script that holds locks it needs.
     BlockedByScript,
-    /// This request, preceded by the given command, may run a script and must be
-    /// [executed](Engine::execute_script_call) apart from the worker.
-    ScriptCall(Admitted, u32),
+    /// It may run a script and must be [executed](Engine::execute_script_call) apart from the worker.
+    ScriptCall(AdmittedScriptCall),
     /// It waits for a key and is answered later.
     Waits(Arc<Waiter>),
+}
+
+/// An admitted request that may run a script.
+#[derive(Clone, Copy)]
+pub struct AdmittedScriptCall {
+    admission: Admitted,
+    /// The client's preceding command.
+    previous: u32,
 }
 
 /// Result of calling a command.
@@ -271,7 +272,7 @@ impl Engine {
         &mut self.effects
     }
 
-    /// Executes a request and appends its reply to `out`. `taken` is the large argument whose buffer the command keeps.
+    /// Executes a request and appends its reply to `out`. `owned_arg` is the large argument whose buffer the command keeps.
     #[inline]
     pub fn execute(
         &mut self,
@@ -312,7 +313,7 @@ impl Engine {
                 return Outcome::BlockedByScript;
             }
             if shut_out {
-                return self.conclude(client, (command, args), Called::BlockedByScript, start, out);
+                return self.conclude(client, Invocation { command, args }, Called::BlockedByScript, start, out);
             }
             let gone = !client.renew_rights(self.server);
             let limited = self.server.admission.has(Reasons::LIMITED) && !self.is_busy();
@@ -343,7 +344,7 @@ impl Engine {
                     return Outcome::Paused;
                 }
                 Err(rejection) => {
-                    self.reject(client, (command, args), rejection, out);
+                    self.reject(client, Invocation { command, args }, rejection, out);
                     return self.finish(client, start, out);
                 }
             }
@@ -364,29 +365,32 @@ impl Engine {
                     false => Called::BlockedByScript,
                 }
             }
-            _ if Self::may_run_script(client, command) => return Outcome::ScriptCall(admission, previous),
+            _ if Self::may_run_script(client, command) => {
+                return Outcome::ScriptCall(AdmittedScriptCall { admission, previous });
+            }
             _ if client.tracking.is_none() => self.call(client, admission, args, owned_arg, &mut (), out),
-            _ => self.call_tracked(client, previous, (admission, args), owned_arg, &mut (), out),
+            _ => self.call_tracked(client, previous, admission, args, owned_arg, &mut (), out),
         };
-        self.conclude(client, (command, args), called, start, out)
+        self.conclude(client, Invocation { command, args }, called, start, out)
     }
 
     /// Executes a request that may run a script. `yielder` serves other connections while a script takes long.
     pub fn execute_script_call(
         &mut self,
         client: &mut Client,
-        (mut admission, previous): (Admitted, u32),
+        script_call: AdmittedScriptCall,
         args: Args<'_>,
         yielder: &mut dyn Yield,
         out: &mut Vec<u8>,
     ) -> Outcome {
+        let AdmittedScriptCall { mut admission, previous } = script_call;
         let (start, command) = (out.len(), admission.command());
         loop {
             let called = match client.tracking {
                 None => self.call(client, admission, args, &mut None, yielder, out),
-                Some(_) => self.call_tracked(client, previous, (admission, args), &mut None, yielder, out),
+                Some(_) => self.call_tracked(client, previous, admission, args, &mut None, yielder, out),
             };
-            match self.conclude(client, (command, args), called, start, out) {
+            match self.conclude(client, Invocation { command, args }, called, start, out) {
                 Outcome::Again => {}
                 outcome => return outcome,
             }
@@ -397,7 +401,7 @@ impl Engine {
             admission = match self.admit(client, command, args) {
                 Ok(admission) => admission,
                 Err(rejection) => {
-                    self.reject(client, (command, args), rejection, out);
+                    self.reject(client, Invocation { command, args }, rejection, out);
                     return self.finish(client, start, out);
                 }
             };
@@ -412,7 +416,7 @@ impl Engine {
     fn conclude(
         &mut self,
         client: &mut Client,
-        (command, args): (&'static CommandInfo, Args<'_>),
+        invocation: Invocation<'_>,
         called: Called,
         start: usize,
         out: &mut Vec<u8>,
@@ -424,11 +428,11 @@ impl Engine {
             Called::BlockedByScript if std::mem::take(&mut self.outdated) => return Outcome::Again,
             Called::BlockedByScript => match self.busy_error() {
                 Some(error)
-                    if !command.spec.flags.contains(Flags::ALLOW_BUSY)
+                    if !invocation.command.spec.flags.contains(Flags::ALLOW_BUSY)
                         && !client.is_primary()
-                        && !self.is_held_by_script(client, command) =>
+                        && !self.is_held_by_script(client, invocation.command) =>
                 {
-                    self.refuse(client, Some((command, args)), &error, false, out);
+                    self.refuse(client, Some(invocation), &error, false, out);
                 }
                 _ => return Outcome::BlockedByScript,
             },

@@ -11,12 +11,12 @@
 //! condition that ends the fast path is detected before the next request takes a lock.
 
 use super::batch::{Batch, Request, ResolvedCommand};
+use super::dispatch::of_client;
 use super::engine::Engine;
 use crate::session::{Client, ReplyMode};
-use kvick_commands::context::{Context, Error, Receiver};
+use kvick_commands::context::{Circumstances, Context, Error};
 use kvick_commands::table::{CommandInfo, FastPath};
 use kvick_core::admission::Reasons;
-use kvick_core::clients::ClientFlags;
 use kvick_core::commandlog::Executed;
 use kvick_resp::{Args, Reply};
 use kvick_runtime::clock::Ticks;
@@ -28,8 +28,8 @@ enum End<'a> {
     Nothing,
     /// The request failed.
     Failed(&'static CommandInfo, Error),
-    /// It may belong in the slow log or the large command log: its duration in ticks, and the bytes of its reply.
-    Remarkable(&'static CommandInfo, Args<'a>, u64, usize),
+    /// It may belong in the slow log or the large command log.
+    Remarkable { command: &'static CommandInfo, args: Args<'a>, ticks: u64, reply_bytes: usize },
     /// Its effects concern other clients.
     ConcernsOthers,
 }
@@ -58,7 +58,8 @@ impl Engine {
         &mut self,
         client: &mut Client,
         requests: &[Request],
-        (batch, shared): (&Batch, &[u8]),
+        batch: &Batch,
+        shared: &[u8],
         replies_max: usize,
         out: &mut Vec<u8>,
     ) -> usize {
@@ -68,29 +69,13 @@ impl Engine {
         let (flags, is_logged, when_expired) =
             (client.info.flags(), self.is_logged(&client.info), self.when_expired(&client.info));
         let mut locked = server.keyspace.lock_nothing();
-        let env = Env {
-            now_ms: self.now_ms,
-            access: &self.access,
-            touch: !flags.contains(ClientFlags::NO_TOUCH),
-            lazy_expire: runtime_config.commands.lazy_expire,
-            lazy_overwrite: runtime_config.commands.lazy_server_del,
-            when_expired,
-            counters: &stats.keyspace,
-            effects: &mut self.effects,
-        };
-        let mut context = Context {
-            db: Db::new(&mut locked, client.db, env),
-            reply: Reply::new(out, client.version),
-            owned_arg: None,
-            settings: &runtime_config.commands,
-            receiver: if flags.contains(ClientFlags::PUBSUB) { Receiver::Subscriber } else { Receiver::Client },
-            may_block: !self.in_transaction,
-            in_script: false,
-            from_log: flags.contains(ClientFlags::FROM_LOG),
-            reads_every_key: true,
-            block: None,
-            remark: None,
-        };
+        // Clients on the fast path are unrestricted.
+        let circumstances = Circumstances { reads_every_key: true, ..self.circumstances(flags) };
+        let settings = &runtime_config.commands;
+        let env = Env::command(self.now_ms, &self.access, &stats.keyspace, &mut self.effects);
+        let env = of_client(env, flags, settings, when_expired);
+        let (db, reply) = (Db::new(&mut locked, client.db, env), Reply::new(out, client.version));
+        let mut context = Context::new(db, reply, settings, circumstances);
         let is_limited = balance_max != i64::MAX;
         let (mut done, mut last, mut end) = (0, self.last, End::Nothing);
         for request in requests {
@@ -140,7 +125,7 @@ impl Engine {
                 || reply_bytes >= runtime_config.large_reply_bytes
                 || Executed::bytes_max_of(args) >= runtime_config.large_request_bytes
             {
-                end = End::Remarkable(command, args, ticks, reply_bytes);
+                end = End::Remarkable { command, args, ticks, reply_bytes };
                 break;
             }
             if concerns_others {
@@ -165,7 +150,7 @@ impl Engine {
         match end {
             End::Nothing => return,
             End::Failed(command, error) => self.stats.count_failure(command.id, Some(error.0.as_bytes())),
-            End::Remarkable(command, args, ticks, reply_bytes) => {
+            End::Remarkable { command, args, ticks, reply_bytes } => {
                 self.offer_to_logs(client.executed(args, None), command, ticks, reply_bytes);
             }
             End::ConcernsOthers => {}

@@ -17,6 +17,7 @@ pub mod evicting;
 mod fast_path;
 pub mod feed;
 pub mod handlers;
+pub mod invocation;
 mod locking;
 pub mod migrating;
 mod monitoring;

@@ -1,7 +1,9 @@
 //! Settles keys that the migrator returns: see [`kvick_replication::migration`].
 
+use super::dispatch::of_client;
 use super::engine::Engine;
 use kvick_core::admission::Reasons;
+use kvick_core::clients::ClientFlags;
 use kvick_core::inbox::Served;
 use kvick_replication::migration::{MigrationJob, packed_key};
 use kvick_resp::{OwnedArgs, Reply};
@@ -34,16 +36,8 @@ impl Engine {
         let when_expired = self.when_expired(&job.client.info);
         let heard = self.heard();
         self.effects.begin(keyspace.log.has_readers(), heard, db);
-        let env = Env {
-            now_ms: self.now_ms,
-            access: &self.access,
-            touch: false,
-            lazy_expire: self.runtime_config.commands.lazy_expire,
-            lazy_overwrite: self.runtime_config.commands.lazy_server_del,
-            when_expired,
-            counters: &self.stats.keyspace,
-            effects: &mut self.effects,
-        };
+        let env = Env::command(self.now_ms, &self.access, &self.stats.keyspace, &mut self.effects);
+        let env = of_client(env, ClientFlags::NO_TOUCH, &self.runtime_config.commands, when_expired);
         let lazy = self.runtime_config.commands.lazy_server_del;
         let under_way = &self.server.migration.under_way;
         packed_key::settle(&mut job, under_way, &mut Db::new(&mut locked, db, env), lazy);

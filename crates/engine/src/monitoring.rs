@@ -5,9 +5,9 @@
 //! bit of the admission word, which it reads anyway.
 
 use super::engine::Engine;
+use super::invocation::Invocation;
 use crate::session::Client;
 use kvick_commands::spec::Flags;
-use kvick_commands::table::CommandInfo;
 use kvick_core::admission::Reasons;
 use kvick_core::monitor::{Origin, write_line};
 use kvick_resp::Args;
@@ -22,7 +22,8 @@ impl Engine {
 
     /// Shows a client's command that was just executed to the monitors.
     #[inline]
-    pub(super) fn show(&mut self, client: &Client, command: &CommandInfo, args: Args<'_>) {
+    pub(super) fn show(&mut self, client: &Client, invocation: Invocation<'_>) {
+        let Invocation { command, args } = invocation;
         if self.is_monitored() && !command.spec.flags.intersects(Flags::ADMIN | Flags::SKIP_MONITOR) {
             self.show_line(Origin::Client(&client.info), client.db, args, client.redacted);
         }
@@ -38,7 +39,8 @@ impl Engine {
 
     /// Shows a command that a script called.
     #[inline]
-    pub(super) fn show_called(&mut self, client: &Client, command: &CommandInfo, args: Args<'_>) {
+    pub(super) fn show_called(&mut self, client: &Client, invocation: Invocation<'_>) {
+        let Invocation { command, args } = invocation;
         if self.is_monitored() && !command.spec.flags.intersects(Flags::ADMIN | Flags::SKIP_MONITOR) {
             self.show_line(Origin::Script, client.db, args, client.redacted);
         }

@@ -2,6 +2,7 @@
 //! observe which error comes first.
 
 use super::engine::Engine;
+use super::invocation::Invocation;
 use super::locking::Ground;
 use super::rejection::{self, Rejection};
 use super::transaction::is_exec;
@@ -102,7 +103,7 @@ impl Engine {
         if let Err(denied) = self.permits(client, command, args) {
             let context = if client.transaction.is_some() { AclContext::Multi } else { AclContext::TopLevel };
             client.publish();
-            self.note_denied(&client.info, &client.identity.user, (denied, context), (command, args));
+            self.note_denied(&client.info, &client.identity.user, denied, context, Invocation { command, args });
             return Some(Rejection::Denied(denied.error(&client.identity.user, command)));
         }
         let confined =
@@ -130,10 +131,12 @@ impl Engine {
         &self,
         info: &ClientInfo,
         user: &User,
-        denied: (Denied, AclContext),
-        request: (&CommandInfo, Args<'_>),
+        denied: Denied,
+        context: AclContext,
+        invocation: Invocation<'_>,
     ) {
-        note_denied(self.server, &self.server.acl, info, user, denied, request, self.now_ms);
+        let Invocation { command, args } = invocation;
+        note_denied(self.server, &self.server.acl, info, user, (denied, context), (command, args), self.now_ms);
     }
 
     /// Determines which keys the next command may read besides those it names. Must be called before each command that
@@ -158,30 +161,30 @@ impl Engine {
     pub(super) fn reject(
         &mut self,
         client: &mut Client,
-        request: (&CommandInfo, Args<'_>),
+        invocation: Invocation<'_>,
         rejection: Rejection,
         out: &mut Vec<u8>,
     ) {
         let is_redirected = matches!(rejection, Rejection::Redirect(..));
         let error = rejection.error(self.server);
-        self.refuse(client, Some(request), &error, is_redirected, out);
+        self.refuse(client, Some(invocation), &error, is_redirected, out);
     }
 
     /// Refuses a request with an error. `is_redirected`: the error contains the redirection target.
     pub(super) fn refuse(
         &mut self,
         client: &mut Client,
-        request: Option<(&CommandInfo, Args<'_>)>,
+        invocation: Option<Invocation<'_>>,
         error: &Error,
         is_redirected: bool,
         out: &mut Vec<u8>,
     ) {
-        if let Some((command, _)) = request {
+        if let Some(Invocation { command, .. }) = invocation {
             self.stats.commands[command.id as usize].rejected.add(1);
         }
-        let aborted = match request {
-            Some((command, args)) if is_exec(command) => {
-                self.show(client, command, args);
+        let aborted = match invocation {
+            Some(invocation) if is_exec(invocation.command) => {
+                self.show(client, invocation);
                 Some(self.abort_transaction(client, error, is_redirected))
             }
             _ => None,

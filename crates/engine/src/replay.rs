@@ -15,7 +15,7 @@ use kvick_durability::replay::{Replayed, Replayer};
 use kvick_resp::Args;
 use kvick_runtime::logging;
 use kvick_store::global_lock::Participant;
-use kvick_store::{Db, Env, EventClass, WhenExpired};
+use kvick_store::{Db, Env, EventClass};
 use std::sync::Arc;
 
 /// Executes requests sequentially.
@@ -69,11 +69,11 @@ impl Replayer for Player {
         engine.call(client, admission, args, &mut None, &mut (), reply);
         engine.forget_awaited();
         if reply.starts_with(b"-") {
-            let told = String::from_utf8_lossy(reply);
+            let error = String::from_utf8_lossy(reply);
             logging::warning(format_args!(
                 "== CRITICAL == The append-only file holds a command '{}' that failed: {}",
                 command.full_name,
-                told.trim_end()
+                error.trim_end()
             ));
         }
         let begun = client.transaction.is_some() && !was_in_transaction;
@@ -92,16 +92,7 @@ impl Engine {
         self.update_clock();
         let mut global = self.server.keyspace.lock_global();
         self.effects.begin(false, EventClass::empty(), 0);
-        let env = Env {
-            now_ms: self.now_ms,
-            access: &self.access,
-            touch: false,
-            lazy_expire: false,
-            lazy_overwrite: false,
-            when_expired: WhenExpired::ImportSource,
-            counters: &self.stats.keyspace,
-            effects: &mut self.effects,
-        };
+        let env = Env::background(self.now_ms, &self.access, &self.stats.keyspace, &mut self.effects);
         change(&mut Db::new(&mut global, 0, env));
         drop(global);
         self.within_batch(Self::settle_consequences);

@@ -10,6 +10,7 @@
 
 use super::debugging::DebugConsole;
 use super::engine::{Engine, Keys};
+use super::invocation::{DataCall, Invocation, ScriptContext};
 use super::permission::{OUT_OF_MEMORY, wrong_arity};
 use crate::handlers::Handler;
 use crate::rejection;
@@ -110,7 +111,7 @@ impl Scratch {
     /// Bytes kept from one script to the next.
     const KEPT: usize = 64 * 1024;
 
-    fn hold(&mut self, words: &[&[u8]]) {
+    fn load(&mut self, words: &[&[u8]]) {
         self.input.clear();
         self.spans.clear();
         for word in words {
@@ -124,6 +125,15 @@ impl Scratch {
     }
 }
 
+/// A script that is about to run.
+pub(super) struct ScriptRun<'a> {
+    pub script_call: ScriptCall,
+    pub code: &'a Code,
+    /// The debugger that controls it, if any.
+    pub debugger: Option<&'a mut Debugger>,
+    pub request: Request<'a>,
+}
+
 impl Engine {
     /// Runs a script or function. The caller holds the turn.
     pub(super) fn run_script_call(
@@ -131,8 +141,7 @@ impl Engine {
         client: &mut Client,
         script_call: ScriptCall,
         args: Args<'_>,
-        locked: &mut Locked,
-        yielder: &mut dyn Yield,
+        context: ScriptContext<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
         let scripting: &'static Scripting = &self.server.scripting;
@@ -140,7 +149,7 @@ impl Engine {
         self.show_script_call(client, args);
         let result = match (client.debugging, script_call.source) {
             (Some(mode), Source::Script) => {
-                self.debug_script_call(client, mode, (script_call, args), (locked, yielder), out).map(Ok)
+                self.debug_script_call(client, mode, script_call, args, context, out).map(Ok)
             }
             (Some(_), Source::Sum) if Sum::read(&args[1]).is_some() => {
                 Err(Error::text("ERR Please use EVAL instead of EVALSHA for debugging"))
@@ -151,8 +160,8 @@ impl Engine {
                 Some(mut interpreters) => {
                     self.find_code(script_call, args, &mut interpreters).and_then(|(code, request)| {
                         self.check_flags(client, script_call, code.flags())?;
-                        let code = (&code, None);
-                        Ok(self.run_code(client, script_call, code, request, &mut interpreters, (locked, yielder), out))
+                        let run = ScriptRun { script_call, code: &code, debugger: None, request };
+                        Ok(self.run_code(client, run, &mut interpreters, context, out))
                     })
                 }
             },
@@ -242,17 +251,16 @@ impl Engine {
         Ok(())
     }
 
-    #[expect(clippy::too_many_arguments, reason = "they are all different things")]
     pub(super) fn run_code(
         &mut self,
         client: &mut Client,
-        script_call: ScriptCall,
-        (code, debugger): (&Code, Option<&mut Debugger>),
-        request: Request<'_>,
+        run: ScriptRun<'_>,
         interpreters: &mut Interpreters,
-        (locked, yielder): (&mut Locked, &mut dyn Yield),
+        context: ScriptContext<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), Failure> {
+        let ScriptRun { script_call, code, debugger, request } = run;
+        let ScriptContext { locked, yielder } = context;
         let server = self.server;
         let running = &server.scripting.running;
         let (db, version) = (client.db, client.version);
@@ -261,7 +269,7 @@ impl Engine {
         if !in_group {
             self.effects.begin_group();
         }
-        self.stop_clock();
+        self.freeze_clock();
         running.begin();
         let flags = code.flags();
         let scratch = std::mem::take(&mut self.scratch);
@@ -278,7 +286,7 @@ impl Engine {
             read_only: script_call.read_only || flags.is_some_and(|flags| flags.no_writes),
             wrote: false,
             calls: 0,
-            is_shown: false,
+            is_visible: false,
             is_busy: false,
         };
         let mut reply = Reply::new(out, version);
@@ -301,7 +309,8 @@ impl Engine {
                 (vm.map_err(|error| Failure::new(error.0.into_owned())).and_then(run), VmKind::Functions)
             }
         };
-        let (is_shown, is_busy, mut scratch) = (caller.is_shown, caller.is_busy, std::mem::take(&mut caller.scratch));
+        let (is_visible, is_busy, mut scratch) =
+            (caller.is_visible, caller.is_busy, std::mem::take(&mut caller.scratch));
         scratch.input.shrink_to(Scratch::KEPT);
         scratch.spans.shrink_to(Scratch::KEPT / size_of::<Span>());
         self.scratch = scratch;
@@ -314,7 +323,7 @@ impl Engine {
         client.select(db);
         client.version = version;
         server.scripting.note_memory(kind, interpreters);
-        if is_shown {
+        if is_visible {
             running.end();
             self.ended_long_script = true;
         }
@@ -325,7 +334,7 @@ impl Engine {
     }
 
     /// Reads the clock and freezes the time for a script.
-    fn stop_clock(&mut self) {
+    fn freeze_clock(&mut self) {
         let now_us = clock::unix_us();
         self.script_us = Some(now_us);
         self.now_ms = now_us / 1000;
@@ -352,7 +361,7 @@ struct Caller<'r> {
     /// Number of commands called.
     calls: u32,
     /// Whether other threads see it as running.
-    is_shown: bool,
+    is_visible: bool,
     /// Whether it has exceeded `busy-reply-threshold`.
     is_busy: bool,
 }
@@ -360,13 +369,13 @@ struct Caller<'r> {
 /// A script may not run another script.
 pub(super) const SCRIPT_IN_SCRIPT: Error = Error::text("ERR A script cannot run another");
 /// After this many commands a script counts as running for a while, even if it executes little Lua between them.
-const CALLS_LOOKED_AFTER: u32 = 256;
+const CALLS_PER_CLOCK_READ: u32 = 256;
 /// Scripts that run longer than this become visible to other threads.
-const SHOWN_AFTER: Duration = Duration::from_millis(1);
+const VISIBLE_AFTER: Duration = Duration::from_millis(1);
 
 impl Caller<'_> {
     /// Why a script may not call a command, as the error that the script receives.
-    fn refusal(&self, command: &CommandInfo, args: Args<'_>) -> Option<Error> {
+    fn refusal(&self, command: &'static CommandInfo, args: Args<'_>) -> Option<Error> {
         let flags = command.spec.flags;
         if !command.spec.accepts(args.len()) {
             return Some(Error::text("ERR Wrong number of args calling command from script"));
@@ -380,7 +389,7 @@ impl Caller<'_> {
         if let Err(denied) = self.engine.permits(self.client, command, args) {
             self.client.publish();
             let user = &self.client.identity.user;
-            self.engine.note_denied(&self.client.info, user, (denied, AclContext::Lua), (command, args));
+            self.engine.note_denied(&self.client.info, user, denied, AclContext::Lua, Invocation { command, args });
             return Some(denied.error_in_script(user, command));
         }
         if self.client.info.is_from_log() {
@@ -453,7 +462,10 @@ impl Caller<'_> {
         client.version = version;
         engine.last = Ticks::now();
         let result = match engine.handler(command) {
-            Some(Handler::Data(handler)) => engine.run_data(client, handler, (args, &keys), None, locked, out),
+            Some(Handler::Data(handler)) => {
+                let call = DataCall { handler, args, hashed: &keys, owned_arg: None };
+                engine.run_data(client, call, locked, out)
+            }
             Some(Handler::Session(handler)) => engine.run_session(client, handler, args, locked, out),
             Some(Handler::Control(_) | Handler::ScriptCall(_)) | None => {
                 engine.answer(client, Err(wrong_arity(command)), out)
@@ -461,9 +473,10 @@ impl Caller<'_> {
         };
         engine.block = None;
         engine.effects.commit(&server.keyspace.log, args);
-        engine.remember_reads(&client.info, client.db, (command, args), locked);
+        let invocation = Invocation { command, args };
+        engine.remember_reads(&client.info, client.db, invocation, locked);
         engine.after_flushall(command, &result, locked);
-        engine.show_called(client, command, args);
+        engine.show_called(client, invocation);
         engine.account(client.executed(args, None), command, out.len() - start, result);
         client.commands += 1;
         client.redacted = 0;
@@ -476,11 +489,11 @@ impl Caller<'_> {
     }
 
     /// Makes the script visible to other threads once it has been running for a while.
-    fn show(&mut self) {
-        if self.is_shown || self.elapsed() < SHOWN_AFTER {
+    fn publish_when_long(&mut self) {
+        if self.is_visible || self.elapsed() < VISIBLE_AFTER {
             return;
         }
-        self.is_shown = true;
+        self.is_visible = true;
         let (kind, name) = (self.code.kind(), self.code.name());
         let command = OwnedArgs::from(self.request);
         let began = Instant::now() - self.elapsed();
@@ -525,7 +538,7 @@ impl Console for Caller<'_> {
 impl Host for Caller<'_> {
     fn call(&mut self, request: &[&[u8]], version: Version, reply: &mut Vec<u8>) {
         let mut scratch = std::mem::take(&mut self.scratch);
-        scratch.hold(request);
+        scratch.load(request);
         let result = self.run(scratch.args(), version, reply);
         self.scratch = scratch;
         if let Err(error) = result {
@@ -533,14 +546,14 @@ impl Host for Caller<'_> {
             Reply::new(reply, version).error(error.0.as_bytes());
         }
         self.calls += 1;
-        if self.calls.is_multiple_of(CALLS_LOOKED_AFTER) {
-            self.show();
+        if self.calls.is_multiple_of(CALLS_PER_CLOCK_READ) {
+            self.publish_when_long();
         }
     }
 
     fn may_call(&mut self, request: &[&[u8]]) -> Option<bool> {
         let mut scratch = std::mem::take(&mut self.scratch);
-        scratch.hold(request);
+        scratch.load(request);
         let args = scratch.args();
         let known = match self.engine.server.catalogue.resolve(args) {
             Resolved::Command(command) => {
@@ -585,7 +598,7 @@ impl Host for Caller<'_> {
             let is_closed = self.yielder.connection().is_none_or(|connection| connection.is_closed());
             return is_closed.then(|| "ERR The client is gone".to_string());
         }
-        self.show();
+        self.publish_when_long();
         let threshold_ms = self.engine.runtime_config.busy_reply_threshold_ms;
         if !self.is_busy && threshold_ms > 0 && self.elapsed().as_millis() >= threshold_ms.into() {
             self.become_busy();

@@ -1,6 +1,7 @@
 //! The context of a session command: its connection, the server, and the keyspace under the locks that the command's
 //! lock rule requires.
 
+use crate::dispatch::of_client;
 use crate::feed::Feed;
 use crate::queued::{Transaction, Watching};
 use crate::services::Services;
@@ -59,17 +60,8 @@ pub struct Session<'a> {
 impl Session<'_> {
     /// A database, under the command's locks.
     pub fn db(&mut self, number: usize) -> Db<'_> {
-        let env = Env {
-            now_ms: self.now_ms,
-            access: self.access,
-            touch: self.client.touches(),
-            lazy_expire: self.settings.lazy_expire,
-            lazy_overwrite: self.settings.lazy_server_del,
-            when_expired: self.when_expired,
-            counters: &self.stats.keyspace,
-            effects: self.effects,
-        };
-        Db::new(self.locked, number, env)
+        let env = Env::command(self.now_ms, self.access, &self.stats.keyspace, self.effects);
+        Db::new(self.locked, number, of_client(env, self.client.info.flags(), self.settings, self.when_expired))
     }
 }
 

@@ -83,8 +83,8 @@ impl Harness {
         loop {
             let outcome = engine.execute(client, args.args(), ResolvedCommand::Unresolved, &mut None, &mut out);
             let outcome = match outcome {
-                Outcome::ScriptCall(admission, previous) => {
-                    engine.execute_script_call(client, (admission, previous), args.args(), &mut (), &mut out)
+                Outcome::ScriptCall(script_call) => {
+                    engine.execute_script_call(client, script_call, args.args(), &mut (), &mut out)
                 }
                 outcome => outcome,
             };

@@ -2,12 +2,13 @@
 //! [`kvick_core::tracking`].
 
 use super::engine::{Called, Engine};
+use super::invocation::Invocation;
 use super::permission::Admitted;
 use super::yielding::Yield;
 use crate::session::Client;
 use kvick_commands::random;
 use kvick_commands::spec::Flags;
-use kvick_commands::table::{Class, CommandInfo};
+use kvick_commands::table::Class;
 use kvick_core::clients::{ClientFlags, ClientInfo};
 use kvick_core::tracking::invalidation::What;
 use kvick_core::tracking::{invalidate, invalidate_all};
@@ -26,7 +27,8 @@ impl Engine {
         &mut self,
         client: &mut Client,
         previous: u32,
-        (admission, args): (Admitted, Args<'_>),
+        admission: Admitted,
+        args: Args<'_>,
         owned_arg: &mut Option<Vec<u8>>,
         yielder: &mut dyn Yield,
         out: &mut Vec<u8>,
@@ -52,9 +54,10 @@ impl Engine {
         &self,
         client: &ClientInfo,
         db: usize,
-        (command, args): (&CommandInfo, Args<'_>),
+        invocation: Invocation<'_>,
         locked: &mut Locked,
     ) {
+        let Invocation { command, args } = invocation;
         let reads =
             command.spec.flags.contains(Flags::READONLY) && matches!(command.class, Class::Data | Class::Session);
         if !reads || !client.remembers_reads() {

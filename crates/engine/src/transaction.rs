@@ -5,6 +5,7 @@
 //! locks. The commands' effects go to the write log together, and blocked clients are served afterwards.
 
 use super::engine::Engine;
+use super::invocation::{DataCall, Invocation, ScriptContext};
 use super::locking::Scripts;
 use super::permission::Admitted;
 use super::yielding::Yield;
@@ -57,7 +58,7 @@ impl Engine {
         Error::new(format!("EXECABORT Transaction discarded because of: {reason}"))
     }
 
-    /// Queues a request in the open transaction. `taken` is the large argument whose buffer the command keeps.
+    /// Queues a request in the open transaction. `owned_arg` is the large argument whose buffer the command keeps.
     pub(super) fn queue(
         &mut self,
         client: &mut Client,
@@ -151,7 +152,7 @@ impl Engine {
                 Ok(())
             }
             Control::Exec => {
-                let result = self.exec(client, (admission, args), yielder, out);
+                let result = self.exec(client, admission, args, yielder, out);
                 client.publish_transaction();
                 return result;
             }
@@ -194,18 +195,19 @@ impl Engine {
     fn exec(
         &mut self,
         client: &mut Client,
-        (admission, args): (Admitted, Args<'_>),
+        admission: Admitted,
+        args: Args<'_>,
         yielder: &mut dyn Yield,
         out: &mut Vec<u8>,
     ) -> Option<Result<(), Error>> {
-        let command = admission.command();
+        let invocation = Invocation { command: admission.command(), args };
         let Some(transaction) = client.transaction.take() else {
-            self.show(client, command, args);
+            self.show(client, invocation);
             return Some(Err(Error::text("ERR EXEC without MULTI")));
         };
         if transaction.aborted {
             self.unwatch(client);
-            self.show(client, command, args);
+            self.show(client, invocation);
             return Some(Err(Error::text("EXECABORT Transaction discarded because of previous errors.")));
         }
         let watching = client.watching.take().unwrap_or_default();
@@ -240,7 +242,7 @@ impl Engine {
             self.run_transaction(client, &transaction, &mut locked, yielder, out);
         }
         self.shown.end_group();
-        self.show(client, command, args);
+        self.show(client, invocation);
         self.show_lines();
         drop(locked);
         drop(scripts);
@@ -280,16 +282,21 @@ impl Engine {
         self.effects.begin_group();
         for (command, request) in &transaction.queue {
             let (args, start) = (request.args(), out.len());
+            let invocation = Invocation { command, args };
             if let Err(error) = self.may_still_run(client, command, args) {
                 self.tell(client, &error, out);
                 continue;
             }
             self.confine(client, command, args);
             let result = match self.handler(command) {
-                Some(Handler::Data(handler)) => self.run_data(client, handler, (args, &[]), None, locked, out),
+                Some(Handler::Data(handler)) => {
+                    let call = DataCall { handler, args, hashed: &[], owned_arg: None };
+                    self.run_data(client, call, locked, out)
+                }
                 Some(Handler::Session(handler)) => self.run_session(client, handler, args, locked, out),
                 Some(Handler::ScriptCall(script_call)) => {
-                    self.run_script_call(client, script_call, args, locked, yielder, out)
+                    let context = ScriptContext { locked: &mut *locked, yielder: &mut *yielder };
+                    self.run_script_call(client, script_call, args, context, out)
                 }
                 // UNWATCH is the only one of these that is queued: the watches have already ended.
                 Some(Handler::Control(_)) => {
@@ -304,11 +311,11 @@ impl Engine {
                 }
             };
             if client.tracking.is_some() {
-                self.remember_reads(&client.info, client.db, (command, args), locked);
+                self.remember_reads(&client.info, client.db, invocation, locked);
             }
             self.effects.commit(&self.server.keyspace.log, args);
             self.after_flushall(command, &result, locked);
-            self.show(client, command, args);
+            self.show(client, invocation);
             self.account(client.executed(args, None), command, out.len() - start, result);
             client.commands += 1;
             client.redacted = 0;
@@ -329,7 +336,7 @@ impl Engine {
             Denied { reason: Reason::Command, at: 0 }
         };
         client.publish();
-        self.note_denied(&client.info, &client.identity.user, (denied, AclContext::Multi), (command, args));
+        self.note_denied(&client.info, &client.identity.user, denied, AclContext::Multi, Invocation { command, args });
         Err(denied.error_in_exec())
     }
 

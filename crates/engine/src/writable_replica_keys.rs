@@ -5,8 +5,10 @@
 //! expiry. One worker periodically checks them and deletes those that have expired. A key that the primary sets
 //! meanwhile is treated as one of these until it has no expiry any more.
 
+use super::dispatch::of_client;
 use super::engine::Engine;
 use kvick_core::admission::Reasons;
+use kvick_core::clients::ClientFlags;
 use kvick_resp::Args;
 use kvick_store::{Db, Env, WhenExpired};
 
@@ -39,16 +41,8 @@ impl Engine {
             return true;
         }
         self.effects.begin(false, heard, database);
-        let env = Env {
-            now_ms: self.now_ms,
-            access: &self.access,
-            touch: false,
-            lazy_expire: self.runtime_config.commands.lazy_expire,
-            lazy_overwrite: false,
-            when_expired: WhenExpired::Drop,
-            counters: &self.stats.keyspace,
-            effects: &mut self.effects,
-        };
+        let env = Env::command(self.now_ms, &self.access, &self.stats.keyspace, &mut self.effects);
+        let env = of_client(env, ClientFlags::NO_TOUCH, &self.runtime_config.commands, WhenExpired::Drop);
         let expires = Db::new(&mut locked, database, env).peek(hashed).is_some_and(|entry| entry.expiry().is_some());
         self.effects.commit(&keyspace.log, Args::new(&[], &[], &[]));
         expires

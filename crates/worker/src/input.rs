@@ -16,10 +16,12 @@ use kvick_engine::session::Fate;
 use kvick_net::socket::Socket;
 use kvick_resp::format::parse_i64;
 use kvick_resp::{Args, Limits, OwnedArgs, Parsed, Repeat};
+use kvick_store::Waiter;
 use kvick_store::global_lock::Exclusive;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Maximum bytes read from one connection per turn.
@@ -45,6 +47,37 @@ enum Read {
     Drained(usize),
     /// The peer closed the connection, or it broke.
     Ended,
+}
+
+/// A request, parsed and as far as possible resolved.
+struct ParsedRequest<'a> {
+    args: Args<'a>,
+    resolved: ResolvedCommand,
+}
+
+/// Result of a request executed outside of the fast path.
+struct Executed {
+    /// Whether all requests behind it were deferred, because a long script served other clients.
+    is_put_off: bool,
+    /// Why no further requests of its connection may run.
+    stop: Option<Stop>,
+}
+
+/// Why a connection is stopped.
+enum Stop {
+    /// A script holds locks that the request needs; it is executed again.
+    Script,
+    /// Commands are paused; the request is executed again.
+    Pause,
+    /// The request waits for a key.
+    Wait(Arc<Waiter>),
+}
+
+impl Stop {
+    /// Whether the request is yet to be executed.
+    fn is_pending(&self) -> bool {
+        !matches!(self, Stop::Wait(_))
+    }
 }
 
 impl Worker {
@@ -277,8 +310,8 @@ impl Worker {
         };
         engine.begin_batch();
         let start = replies.len();
-        let (replies_max, given) = (start + REPLIES_MAX, (&*batch, &shared[..]));
-        if engine.take_fast_path(&mut connection.client, &batch.requests, given, replies_max, replies) == 0 {
+        let client = &mut connection.client;
+        if engine.take_fast_path(client, &batch.requests, batch, shared, start + REPLIES_MAX, replies) == 0 {
             return false;
         }
         connection.client.publish();
@@ -341,18 +374,17 @@ impl Worker {
         }
         self.catch_up(token);
         let Some(mut connection) = self.connections.get_mut(token) else { return false };
-        let mut put_off = false;
         let mut start = self.replies.len();
         let may_take = !batch.big.is_empty() && !self.server.keyspace.log.has_readers();
-        let mut next = 0;
+        let (mut next, mut is_put_off) = (0, false);
         while next < requests.len() {
             if !may_take && requests[next].is_for_fast_path() && connection.client.fate == Fate::Open {
-                let (replies_max, given) = (start + REPLIES_MAX, (&*batch, shared));
+                let (client, replies_max) = (&mut connection.client, start + REPLIES_MAX);
                 let left = &requests[next..];
-                next += self.engine.take_fast_path(&mut connection.client, left, given, replies_max, &mut self.replies);
+                next += self.engine.take_fast_path(client, left, batch, shared, replies_max, &mut self.replies);
                 if self.engine.inbox().has_deliveries() {
                     start = self.deliver_between(token, start);
-                    let Some(same) = self.connections.get_mut(token) else { return put_off };
+                    let Some(same) = self.connections.get_mut(token) else { return is_put_off };
                     connection = same;
                 }
                 if next == requests.len() {
@@ -371,58 +403,25 @@ impl Worker {
             }
             let large = if may_take && !self.engine.is_monitored() { batch.take_large(request, shared) } else { None };
             let (place, mut owned_arg) = large.map_or((0, None), |(place, buffer)| (place, Some(buffer)));
-            let (mut outcome, args) = loop {
-                let args = batch.args(request, shared);
-                let client = &mut connection.client;
-                match self.engine.execute(client, args, request.resolved, &mut owned_arg, &mut self.replies) {
-                    Outcome::Again => {}
-                    outcome => break (outcome, args),
+            let rest = Rest { requests: &all[next..], batch, shared };
+            let parsed = ParsedRequest { args: batch.args(request, shared), resolved: request.resolved };
+            let executed = self.execute_one(token, parsed, &mut owned_arg, rest, &mut start);
+            is_put_off = executed.is_put_off;
+            let Some(same) = self.connections.get_mut(token) else { return is_put_off };
+            connection = same;
+            if let Some(stop) = executed.stop {
+                let is_pending = stop.is_pending();
+                if let Some(buffer) = owned_arg.filter(|_| is_pending) {
+                    batch.big[place] = buffer;
                 }
-                start = self.deliver_between(token, start);
-                let Some(same) = self.connections.get_mut(token) else { return put_off };
-                connection = same;
-            };
-            if let Outcome::ScriptCall(admission, previous) = outcome {
-                self.push_run(token, start);
-                let rest = Rest { requests: &all[number + 1..], batch, shared };
-                let Some(ran) = self.run_apart(token, (admission, previous), args, rest) else { return false };
-                (outcome, put_off) = (ran.outcome, ran.put_off);
-                start = self.replies.len() - ran.reply_bytes;
-                let Some(same) = self.connections.get_mut(token) else { return put_off };
-                connection = same;
+                let from = if is_pending { number } else { next };
+                if is_pending || !is_put_off {
+                    defer(connection, &requests[from..], batch, shared);
+                }
+                self.stop_for(token, stop);
+                break;
             }
-            match outcome {
-                Outcome::Done | Outcome::Again | Outcome::ScriptCall(..) => {}
-                Outcome::BlockedByScript => {
-                    if let Some(buffer) = owned_arg {
-                        batch.big[place] = buffer;
-                    }
-                    defer(connection, &requests[number..], batch, shared);
-                    self.hold_for_script(token);
-                    break;
-                }
-                Outcome::Paused => {
-                    if let Some(buffer) = owned_arg {
-                        batch.big[place] = buffer;
-                    }
-                    defer(connection, &requests[number..], batch, shared);
-                    self.pause(token);
-                    break;
-                }
-                Outcome::Waits(waiter) => {
-                    if !put_off {
-                        defer(connection, &requests[number + 1..], batch, shared);
-                    }
-                    self.begin_to_wait(token, waiter);
-                    break;
-                }
-            }
-            if self.engine.inbox().has_deliveries() {
-                start = self.deliver_between(token, start);
-                let Some(same) = self.connections.get_mut(token) else { return put_off };
-                connection = same;
-            }
-            if put_off {
+            if is_put_off {
                 break;
             }
         }
@@ -435,7 +434,58 @@ impl Worker {
         self.account_client(token);
         self.runs.push(Run { token, start, end: self.replies.len() });
         self.write_many_replies();
-        put_off
+        is_put_off
+    }
+
+    /// Executes a request of an existing connection, outside of the fast path, and delivers messages behind its reply.
+    /// `rest` is what to defer before a long script serves other clients, `start` where the connection's replies begin
+    /// that are not assigned to it yet.
+    fn execute_one(
+        &mut self,
+        token: usize,
+        request: ParsedRequest<'_>,
+        owned_arg: &mut Option<Vec<u8>>,
+        rest: Rest<'_>,
+        start: &mut usize,
+    ) -> Executed {
+        let ParsedRequest { args, resolved } = request;
+        let mut is_put_off = false;
+        let stop = loop {
+            let Some(connection) = self.connections.get_mut(token) else { return Executed { is_put_off, stop: None } };
+            let outcome = self.engine.execute(&mut connection.client, args, resolved, owned_arg, &mut self.replies);
+            let outcome = match outcome {
+                Outcome::ScriptCall(script_call) => {
+                    self.push_run(token, *start);
+                    let Some(ran) = self.run_apart(token, script_call, args, rest) else {
+                        return Executed { is_put_off, stop: None };
+                    };
+                    is_put_off = ran.put_off;
+                    *start = self.replies.len() - ran.reply_bytes;
+                    ran.outcome
+                }
+                outcome => outcome,
+            };
+            match outcome {
+                Outcome::Done | Outcome::ScriptCall(_) => break None,
+                Outcome::Again => *start = self.deliver_between(token, *start),
+                Outcome::BlockedByScript => break Some(Stop::Script),
+                Outcome::Paused => break Some(Stop::Pause),
+                Outcome::Waits(waiter) => break Some(Stop::Wait(waiter)),
+            }
+        };
+        if stop.is_none() && self.engine.inbox().has_deliveries() {
+            *start = self.deliver_between(token, *start);
+        }
+        Executed { is_put_off, stop }
+    }
+
+    /// Stops a connection. Its requests that are not executed yet are deferred.
+    fn stop_for(&mut self, token: usize, stop: Stop) {
+        match stop {
+            Stop::Script => self.hold_for_script(token),
+            Stop::Pause => self.pause(token),
+            Stop::Wait(waiter) => self.begin_to_wait(token, waiter),
+        }
     }
 
     /// Inserts deliveries behind the replies made for a connection from `start` on, the last of which may belong to the
@@ -472,77 +522,48 @@ impl Worker {
             return;
         }
         self.catch_up(token);
-        let Some(mut connection) = self.connections.get_mut(token) else { return };
         let mut start = self.replies.len();
+        let mut stop = None;
         self.engine.begin_batch();
-        let (mut waiter, mut paused, mut held) = (None, false, false);
-        while let Some(deferred) = connection.deferred.pop_front() {
+        let nothing = Batch::default();
+        while let Some(connection) = self.connections.get_mut(token)
+            && let Some(deferred) = connection.deferred.pop_front()
+        {
             let (args, resolved) = match &deferred {
                 Deferred::Request(owned) => (owned.args(), ResolvedCommand::Unresolved),
                 Deferred::Broken(error) => (Args::new(&[], &[], &[]), ResolvedCommand::Broken(*error)),
             };
-            let mut outcome = self.engine.execute(&mut connection.client, args, resolved, &mut None, &mut self.replies);
-            if let Outcome::ScriptCall(admission, previous) = outcome {
-                self.push_run(token, start);
-                let nothing = Batch::default();
-                let rest = Rest { requests: &[], batch: &nothing, shared: &[] };
-                let Some(ran) = self.run_apart(token, (admission, previous), args, rest) else { return };
-                outcome = ran.outcome;
-                start = self.replies.len() - ran.reply_bytes;
-                let Some(same) = self.connections.get_mut(token) else { return };
-                connection = same;
-            }
-            match outcome {
-                Outcome::Done | Outcome::ScriptCall(..) => {}
-                Outcome::Again => connection.deferred.push_front(deferred),
-                Outcome::BlockedByScript => {
+            let rest = Rest { requests: &[], batch: &nothing, shared: &[] };
+            let executed = self.execute_one(token, ParsedRequest { args, resolved }, &mut None, rest, &mut start);
+            stop = executed.stop;
+            let Some(connection) = self.connections.get_mut(token) else { return };
+            if let Some(stop) = &stop {
+                if stop.is_pending() {
                     connection.deferred.push_front(deferred);
-                    held = true;
-                    break;
                 }
-                Outcome::Paused => {
-                    connection.deferred.push_front(deferred);
-                    paused = true;
-                    break;
-                }
-                Outcome::Waits(new) => {
-                    waiter = Some(new);
-                    break;
-                }
-            }
-            if self.engine.inbox().has_deliveries() {
-                start = self.deliver_between(token, start);
-                let Some(same) = self.connections.get_mut(token) else { return };
-                connection = same;
+                break;
             }
             let is_much = self.replies.len() - start > REPLIES_MAX || self.runs.len() >= RUNS_MAX;
             if connection.client.fate != Fate::Open || is_much {
                 break;
             }
         }
+        let Some(connection) = self.connections.get_mut(token) else { return };
         if connection.deferred.is_empty() {
             connection.deferred = VecDeque::new();
         }
         connection.client.publish();
         let becomes_replica = connection.client.feed.is_some();
+        // Before replies are written, which may close the connection: a waiter must be known to it by then.
+        match stop {
+            Some(stop) => self.stop_for(token, stop),
+            None => self.queue(token),
+        }
         self.account_client(token);
-        let resumed = !paused && !held && waiter.is_none();
         self.runs.push(Run { token, start, end: self.replies.len() });
         self.write_many_replies();
         if becomes_replica {
             self.note_new_feed(token);
-        }
-        if resumed {
-            self.queue(token);
-        }
-        if paused {
-            self.pause(token);
-        }
-        if held {
-            self.hold_for_script(token);
-        }
-        if let Some(waiter) = waiter {
-            self.begin_to_wait(token, waiter);
         }
     }
 

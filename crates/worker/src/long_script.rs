@@ -15,8 +15,7 @@ use super::output::Run;
 use super::readiness::Events;
 use kvick_core::clients::ClientFlags;
 use kvick_engine::batch::{Batch, Request};
-use kvick_engine::engine::{Engine, Outcome};
-use kvick_engine::permission::Admitted;
+use kvick_engine::engine::{AdmittedScriptCall, Engine, Outcome};
 use kvick_engine::session::Client;
 use kvick_engine::yielding::{DebugConnection, Yield};
 use kvick_resp::Args;
@@ -85,7 +84,7 @@ impl Worker {
     pub(super) fn run_apart(
         &mut self,
         token: usize,
-        script_call: (Admitted, u32),
+        script_call: AdmittedScriptCall,
         args: Args<'_>,
         rest: Rest<'_>,
     ) -> Option<Ran> {

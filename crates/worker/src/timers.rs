@@ -1,10 +1,10 @@
 //! Periodic work of a worker: expires keys, closes idle connections, ends pauses.
 
 use super::Worker;
-use super::handshake::HANDSHAKE_MAX_MS;
-use kvick_core::clients::ClientFlags;
 use super::blocking::Deadlines;
 use super::defrag::DefragState;
+use super::handshake::HANDSHAKE_MAX_MS;
+use kvick_core::clients::ClientFlags;
 use kvick_engine::defrag::Defrag;
 use kvick_engine::session::Client;
 use kvick_runtime::clock::Ticks;
