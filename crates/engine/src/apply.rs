@@ -116,7 +116,7 @@ impl Applier {
             Resolved::Command(command) => command.spec.flags.contains(Flags::WRITE),
             Resolved::Unknown | Resolved::UnknownSubcommand(_) => false,
         };
-        if !writes || !rejection::keeps_nothing(server) {
+        if !writes || !rejection::persistence_fails(server) {
             return;
         }
         assert!(server.config.read(REPLICA_IGNORE_DISK_WRITE_ERRORS), "Replica was unable to write command to disk.");

@@ -18,8 +18,8 @@ const SPANS_KEPT: usize = 8 * 1024;
 pub enum Source {
     /// In the worker's input buffer, from the first offset to the second.
     Shared(usize, usize),
-    /// In the batch's held input with this index.
-    Held(usize),
+    /// In the batch's detached input with this index.
+    Detached(usize),
 }
 
 /// The result of resolving a request before it is executed.
@@ -56,6 +56,25 @@ impl Request {
     }
 }
 
+/// A key that a script declares.
+#[derive(Clone, Copy)]
+pub struct DeclaredKey {
+    /// Its database.
+    pub db: usize,
+    /// Its hash.
+    pub hash: u64,
+}
+
+/// Input moved out of its connection while its requests are executed.
+pub struct DetachedInput {
+    /// The connection.
+    pub connection: usize,
+    /// The input.
+    pub bytes: Vec<u8>,
+    /// Number of bytes parsed.
+    pub parsed: usize,
+}
+
 /// The requests of one turn; see the module's documentation.
 #[derive(Default)]
 pub struct Batch {
@@ -67,10 +86,10 @@ pub struct Batch {
     pub big: Vec<Vec<u8>>,
     /// Hashes of the keys that are prefetched together.
     hashes: Vec<u64>,
-    /// The database and hash of keys that scripts declare, which are prefetched with those.
-    pub declared: Vec<(usize, u64)>,
-    /// Inputs moved out of connections, each with its connection and the number of bytes parsed.
-    pub held: Vec<(usize, Vec<u8>, usize)>,
+    /// Keys that scripts declare, which are prefetched with those.
+    pub declared: Vec<DeclaredKey>,
+    /// Inputs moved out of their connections.
+    pub inputs: Vec<DetachedInput>,
 }
 
 impl Batch {
@@ -84,7 +103,7 @@ impl Batch {
     pub fn args<'a>(&'a self, request: &Request, shared: &'a [u8]) -> Args<'a> {
         let input = match request.source {
             Source::Shared(start, end) => &shared[start..end],
-            Source::Held(number) => &self.held[number].1,
+            Source::Detached(number) => &self.inputs[number].bytes,
         };
         Args::new(input, &self.spans[request.spans.clone()], &self.big)
     }
@@ -105,7 +124,7 @@ impl Batch {
             keyspace.prefetch_entries(stretch[0].db, &self.hashes, exclusive);
             keys += self.hashes.len();
         }
-        for (db, hash) in &self.declared {
+        for DeclaredKey { db, hash } in &self.declared {
             keyspace.prefetch_entries(*db, &[*hash], exclusive);
         }
         keys += self.declared.len();
@@ -120,7 +139,7 @@ impl Batch {
         self.big.get_mut(place).map(|buffer| (place, std::mem::take(buffer)))
     }
 
-    /// Removes the requests; the caller has put the held inputs back.
+    /// Removes the requests; the caller has put the detached inputs back.
     pub fn clear(&mut self) {
         self.requests.clear();
         self.declared.clear();
@@ -129,6 +148,6 @@ impl Batch {
         self.hashes.shrink_to(SPANS_KEPT);
         self.declared.shrink_to(SPANS_KEPT);
         self.big.clear();
-        self.held.clear();
+        self.inputs.clear();
     }
 }

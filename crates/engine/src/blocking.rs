@@ -127,7 +127,7 @@ pub fn unblock_all(core: &ReplicatedCore, global: &mut Locked, stats: &WorkerSta
 
 impl Engine {
     /// Blocks a request, under the locks of its keys.
-    pub(super) fn begin_waiting(
+    pub(super) fn block_request(
         &mut self,
         client: &Client,
         invocation: Invocation<'_>,
@@ -198,7 +198,7 @@ impl Engine {
             return true;
         }
         let (mut reply, began) = (Vec::new(), Ticks::now());
-        if let Some(error) = self.denied_meanwhile(blocked) {
+        if let Some(error) = self.recheck_permission(blocked) {
             blocked.leave(waiter, &mut locked);
             drop(locked);
             self.stats.commands[blocked.command.id as usize].rejected.add(1);
@@ -214,7 +214,7 @@ impl Engine {
         let result = self.run_handler(recipient, call, &mut locked, &mut reply);
         self.effects.set_author(author);
         let invocation = Invocation { command: blocked.command, args };
-        self.remember_reads(&blocked.client, blocked.db, invocation, &mut locked);
+        self.track_reads(&blocked.client, blocked.db, invocation, &mut locked);
         if self.block.take().is_some() {
             self.effects.commit(&keyspace.log, args);
             return false;
@@ -234,7 +234,7 @@ impl Engine {
     }
 
     /// Why a blocked request may no longer run, if rights have changed since and now forbid it.
-    fn denied_meanwhile(&self, blocked: &Blocked) -> Option<Error> {
+    fn recheck_permission(&self, blocked: &Blocked) -> Option<Error> {
         if self.server.admission.rights() == blocked.rights {
             return None;
         }
@@ -244,7 +244,7 @@ impl Engine {
         let user = self.server.acl.find(&name)?;
         let request = Request { command, args, db: blocked.db, databases: self.server.keyspace.databases() };
         let denied = user.check(&request).err()?;
-        self.note_denied(&blocked.client, &user, denied, AclContext::TopLevel, Invocation { command, args });
+        self.record_denied(&blocked.client, &user, denied, AclContext::TopLevel, Invocation { command, args });
         Some(denied.error(&user, command))
     }
 
@@ -254,7 +254,7 @@ impl Engine {
     }
 
     /// Removes a waiter from its queues. Returns false if it was already served.
-    pub fn withdraw(&mut self, waiter: &Waiter) -> bool {
+    pub fn cancel_wait(&mut self, waiter: &Waiter) -> bool {
         let Some(blocked) = Blocked::of(waiter) else { return false };
         self.within_batch(|engine| {
             let mut locked = engine.lock_keys_patiently(blocked.db, blocked.command, blocked.request.args());

@@ -147,13 +147,13 @@ impl Engine {
         debugger.end(&mut DebugConsole(context.yielder));
         match run {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(failure)) => Err(self.note_failure(&failure)),
+            Ok(Err(failure)) => Err(self.record_failure(&failure)),
             Err(error) => Err(error),
         }
     }
 
     /// The error that a script ended with. It is counted here unless it was counted for a command.
-    fn note_failure(&mut self, failure: &Failure) -> Error {
+    fn record_failure(&mut self, failure: &Failure) -> Error {
         self.error_is_counted = failure.is_counted();
         Error::new(failure.to_string())
     }

@@ -15,9 +15,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Length of the pause after a round that moved almost nothing.
-const REST: Duration = Duration::from_secs(10);
+const FUTILE_PAUSE: Duration = Duration::from_secs(10);
 /// A round is futile if it moved less than one part in this many of what it examined.
-const IN_VAIN_SHARE: u64 = 1000;
+const FUTILE_SHARE: u64 = 1000;
 
 /// Shared state of active defragmentation; see the module's documentation.
 #[derive(Default)]
@@ -38,7 +38,7 @@ struct State {
     /// Duration of earlier runs.
     total: Duration,
     /// End of the pause.
-    rests_until: Option<Instant>,
+    paused_until: Option<Instant>,
     /// The configured percentages at the last tick.
     cycle: Range,
     /// Totals when the round began.
@@ -109,11 +109,11 @@ impl Defrag {
         let is_over = runs && self.finished() >= server.workers();
         if is_over {
             let Totals { moved, kept } = Totals::of(server).since(state.at_begin);
-            if moved * IN_VAIN_SHARE < moved + kept {
-                state.rests_until = Some(Instant::now() + REST);
+            if moved * FUTILE_SHARE < moved + kept {
+                state.paused_until = Some(Instant::now() + FUTILE_PAUSE);
             }
         }
-        if state.rests_until.is_some_and(|until| Instant::now() < until) {
+        if state.paused_until.is_some_and(|until| Instant::now() < until) {
             drop(state);
             return self.stop();
         }

@@ -57,7 +57,7 @@ impl Engine {
             client.write_offset = keyspace.log.offset();
         }
         drop(locked);
-        self.account(client.executed(args, None), command, out.len() - start, result);
+        self.record_command(client.executed(args, None), command, out.len() - start, result);
         client.commands += 1;
         client.redacted = 0;
         true
@@ -83,13 +83,13 @@ impl Engine {
             };
             let result = self.answer(client, result, out);
             if control != Control::Exec {
-                self.show(client, invocation);
+                self.monitor(client, invocation);
             }
-            self.account(client.executed(args, None), command, out.len() - start, result);
+            self.record_command(client.executed(args, None), command, out.len() - start, result);
             client.commands += 1;
             return Called::Done;
         }
-        self.confine(client, command, args);
+        self.set_read_scope(client, command, args);
         let global = self.needs_global_lock(command, args);
         let Some(scripts) = self.settle_scripts(command, global) else { return Called::BlockedByScript };
         let keys = if global { Keys::new() } else { self.keys_of(command, args) };
@@ -113,17 +113,17 @@ impl Engine {
             Some(Handler::Control(_)) | None => self.answer(client, Err(wrong_arity(command)), out),
         };
         if client.tracking.is_some() {
-            self.remember_reads(&client.info, client.db, invocation, &mut locked);
+            self.track_reads(&client.info, client.db, invocation, &mut locked);
         }
         let block = self.block.take();
-        let waiter = block.map(|block| self.begin_waiting(client, invocation, block, &mut locked));
+        let waiter = block.map(|block| self.block_request(client, invocation, block, &mut locked));
         let waiter = waiter.or_else(|| self.waits.take());
         if self.effects.commit(&keyspace.log, args) {
             client.write_offset = keyspace.log.offset();
         }
         self.after_flushall(command, &result, &mut locked);
         if handler.is_some() {
-            self.show(client, invocation);
+            self.monitor(client, invocation);
         }
         drop(locked);
         drop(scripts);
@@ -135,7 +135,7 @@ impl Engine {
             return Called::Waits(waiter);
         }
         let executed = client.executed(args, owned_head.as_ref());
-        self.account(executed, command, out.len() - start, result);
+        self.record_command(executed, command, out.len() - start, result);
         client.commands += 1;
         client.redacted = 0;
         if client.is_reset {
@@ -319,7 +319,7 @@ impl Engine {
 
     /// Updates statistics, and adds the command to the slow log if needed.
     #[inline]
-    pub(super) fn account(
+    pub(super) fn record_command(
         &mut self,
         executed: Executed<'_>,
         command: &CommandInfo,
@@ -340,12 +340,12 @@ impl Engine {
         reply_bytes: usize,
     ) {
         if ticks >= self.runtime_config.slow_ticks {
-            self.slow(executed, command, clock::ticks_to_us(ticks));
+            self.log_slow(executed, command, clock::ticks_to_us(ticks));
         }
         if reply_bytes >= self.runtime_config.large_reply_bytes
             || executed.bytes_max() >= self.runtime_config.large_request_bytes
         {
-            self.large(executed, command, reply_bytes);
+            self.log_large(executed, command, reply_bytes);
         }
     }
 
@@ -364,7 +364,7 @@ impl Engine {
     }
 
     #[cold]
-    fn slow(&mut self, executed: Executed<'_>, command: &CommandInfo, us: u64) {
+    fn log_slow(&mut self, executed: Executed<'_>, command: &CommandInfo, us: u64) {
         if us >= LONG_US && self.script_us.is_none() {
             self.update_date();
         }
@@ -376,7 +376,7 @@ impl Engine {
     }
 
     #[cold]
-    fn large(&self, executed: Executed<'_>, command: &CommandInfo, reply_bytes: usize) {
+    fn log_large(&self, executed: Executed<'_>, command: &CommandInfo, reply_bytes: usize) {
         if !command.spec.flags.contains(Flags::SKIP_COMMANDLOG) {
             let (log, thresholds) = (&self.server.commandlog, &self.runtime_config.commandlog);
             log.offer_request(executed, thresholds);

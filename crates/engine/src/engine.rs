@@ -5,7 +5,7 @@ use super::batch::ResolvedCommand;
 use super::cross_protocol;
 use super::evicting::Evicting;
 use super::invocation::Invocation;
-use super::permission::{Admitted, MUST_LOG_IN, unknown_command, unknown_subcommand};
+use super::permission::{Admitted, NOT_AUTHENTICATED, unknown_command, unknown_subcommand};
 use super::script_call::Scratch;
 use super::yielding::Yield;
 use crate::feed;
@@ -80,7 +80,7 @@ pub struct Engine {
     /// Maximum number of keys evicted from the tracking table during the last turn.
     pub(super) forgotten_in_turn: usize,
     /// Monitor lines not yet published.
-    pub(super) shown: Lines,
+    pub(super) monitor_lines: Lines,
     /// Whether a transaction or a script is being executed. Commands in it never block.
     pub(super) in_transaction: bool,
     /// The value of TIME in the running script, as Unix time in microseconds: its start, or the last time the script
@@ -175,7 +175,7 @@ impl Engine {
             waits: None,
             changed: Changed::default(),
             forgotten_in_turn: 0,
-            shown: Lines::default(),
+            monitor_lines: Lines::default(),
             in_transaction: false,
             script_us: None,
             blocked_by_script: 0,
@@ -272,7 +272,8 @@ impl Engine {
         &mut self.effects
     }
 
-    /// Executes a request and appends its reply to `out`. `owned_arg` is the large argument whose buffer the command keeps.
+    /// Executes a request and appends its reply to `out`. `owned_arg` is the large argument whose buffer the command
+    /// keeps.
     #[inline]
     pub fn execute(
         &mut self,
@@ -309,7 +310,7 @@ impl Engine {
             }
             // While a long script holds the global lock, commands that need none of its data run without a batch.
             let shut_out = !self.in_batch && !self.enter() && !command.spec.flags.contains(Flags::ALLOW_BUSY);
-            if self.is_held_by_script(client, command) {
+            if self.is_blocked_by_script(client, command) {
                 return Outcome::BlockedByScript;
             }
             if shut_out {
@@ -333,13 +334,13 @@ impl Engine {
                 // The redirection target is known once the replica has taken over.
                 return Outcome::Paused;
             }
-            if client.feed.is_some() && feed::is_out_of_place(client, command) {
+            if client.feed.is_some() && feed::is_forbidden_on_feed(client, command) {
                 client.fate = Fate::Close;
                 return self.finish(client, start, out);
             }
             match self.admit(client, command, args) {
                 Ok(admission) => admission,
-                Err(rejection) if rejection.is_soon_over(self.server) => {
+                Err(rejection) if rejection.is_temporary(self.server) => {
                     client.last_command = previous;
                     return Outcome::Paused;
                 }
@@ -430,7 +431,7 @@ impl Engine {
                 Some(error)
                     if !invocation.command.spec.flags.contains(Flags::ALLOW_BUSY)
                         && !client.is_primary()
-                        && !self.is_held_by_script(client, invocation.command) =>
+                        && !self.is_blocked_by_script(client, invocation.command) =>
                 {
                     self.refuse(client, Some(invocation), &error, false, out);
                 }
@@ -461,7 +462,7 @@ impl Engine {
         out: &mut Vec<u8>,
     ) -> Option<&'static CommandInfo> {
         if let ResolvedCommand::Broken(error) = resolved {
-            self.break_off(client, error, out);
+            self.reply_protocol_error(client, error, out);
             return None;
         }
         let error = match self.server.catalogue.resolve(args) {
@@ -472,7 +473,7 @@ impl Engine {
                 return None;
             }
             // Unauthenticated clients learn nothing about commands.
-            _ if client.must_log_in(self.server) => MUST_LOG_IN,
+            _ if client.must_authenticate(self.server) => NOT_AUTHENTICATED,
             Resolved::Unknown => unknown_command(args),
             Resolved::UnknownSubcommand(container) => unknown_subcommand(container, args),
         };

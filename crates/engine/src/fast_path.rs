@@ -46,7 +46,7 @@ impl Engine {
             bits if bits == Reasons::LIMITED.word() => self.unchecked_balance_max()?,
             _ => return None,
         };
-        let unusual = client.transaction.is_some() | client.tracking.is_some() | client.only_listens();
+        let unusual = client.transaction.is_some() | client.tracking.is_some() | client.is_confined_to_subscriptions();
         let plain = self.in_batch & self.script_us.is_none() & (client.reply_mode == ReplyMode::On) & !client.is_reset;
         (plain && !unusual).then_some((word, balance_max))
     }

@@ -114,12 +114,12 @@ impl Feed {
     fn go_online(&mut self, core: &ReplicatedCore) {
         self.source = match std::mem::replace(&mut self.source, FeedSource::Nothing) {
             FeedSource::Loading(Some(follower)) => {
-                self.put_online(core);
+                self.set_online(core);
                 FeedSource::Log(follower)
             }
             FeedSource::Log(follower) => {
                 if self.replica.stage() == Stage::Keeping {
-                    self.put_online(core);
+                    self.set_online(core);
                 }
                 FeedSource::Log(follower)
             }
@@ -127,7 +127,7 @@ impl Feed {
         }
     }
 
-    fn put_online(&self, core: &ReplicatedCore) {
+    fn set_online(&self, core: &ReplicatedCore) {
         self.replica.set_stage(Stage::Online);
         self.replica.heard_ms.store(clock::unix_ms(), Ordering::Relaxed);
         core.require_replicas(&core.config.values());
@@ -198,7 +198,7 @@ impl Feed {
 /// Whether a replica sends a command on the connection that feeds it, where no reply can be written. Logs a message if
 /// so.
 #[cold]
-pub(crate) fn is_out_of_place(client: &Client, command: &CommandInfo) -> bool {
+pub(crate) fn is_forbidden_on_feed(client: &Client, command: &CommandInfo) -> bool {
     if command.spec.flags.contains(Flags::FROM_REPLICA) {
         return false;
     }

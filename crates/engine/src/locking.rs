@@ -38,7 +38,7 @@ use std::time::{Duration, Instant};
 const PREFETCHED_MAX: usize = 64;
 /// Number of attempts to take a lock, 200 us apart, after which a script that has been running for a while is assumed
 /// to hold it.
-const LOOKS_MAX: u32 = 5;
+const ATTEMPTS_MAX: u32 = 5;
 
 /// Maximum time for which a script waits for requests that an earlier script blocked.
 const PRECEDENCE_MAX: Duration = Duration::from_millis(20);
@@ -150,12 +150,12 @@ impl Engine {
 
     #[cold]
     fn lock_contended(&mut self, db: usize, hash: u64) -> Option<Locked> {
-        let (keyspace, mut looks) = (self.server.keyspace, 0);
+        let (keyspace, mut attempts) = (self.server.keyspace, 0);
         loop {
             if let Some(locked) = keyspace.lock_one_while(keyspace.address_of_hash(db, hash), || false) {
                 return Some(locked);
             }
-            if !self.goes_on_waiting(&mut looks) {
+            if !self.keep_waiting(&mut attempts) {
                 return None;
             }
         }
@@ -197,12 +197,12 @@ impl Engine {
     }
 
     fn try_several(&mut self, addresses: impl Fn(&Self) -> Vec<Address>) -> Option<Locked> {
-        let mut looks = 0;
+        let mut attempts = 0;
         loop {
             if let Ok(locked) = self.server.keyspace.lock_all_while(addresses(self), || false) {
                 return Some(locked);
             }
-            if !self.goes_on_waiting(&mut looks) {
+            if !self.keep_waiting(&mut attempts) {
                 return None;
             }
         }
@@ -259,7 +259,7 @@ impl Engine {
     }
 
     /// Whether the data are changed only by another source: they are being loaded or come from a primary.
-    pub fn is_others_data(&self) -> bool {
+    pub fn is_data_external(&self) -> bool {
         self.server.admission.has(Reasons::LOADING | Reasons::REPLICA)
     }
 
@@ -286,12 +286,12 @@ impl Engine {
             return self.take_turn().map(Scripts::Own);
         }
         if !global && command.spec.flags.contains(Flags::TOUCHES_ARBITRARY_KEYS) {
-            let mut looks = 0;
+            let mut attempts = 0;
             loop {
                 if let Some(held) = self.server.scripting.without_scripts(|| false) {
                     return Some(Scripts::None(held));
                 }
-                if !self.goes_on_waiting(&mut looks) {
+                if !self.keep_waiting(&mut attempts) {
                     return None;
                 }
             }
@@ -301,15 +301,15 @@ impl Engine {
 
     /// Takes the right to run a script; `None` when another script has been running for a while.
     pub(super) fn take_turn(&mut self) -> Option<Turn<'static>> {
-        let mut looks = 0;
-        if !self.let_held_go_first() {
+        let mut attempts = 0;
+        if !self.let_blocked_go_first() {
             return None;
         }
         loop {
             if let Some(turn) = self.server.scripting.take_turn(|| false) {
                 return Some(turn);
             }
-            if !self.goes_on_waiting(&mut looks) {
+            if !self.keep_waiting(&mut attempts) {
                 return None;
             }
         }
@@ -318,13 +318,13 @@ impl Engine {
     /// Waits a moment for other workers to retry requests that the previous script blocked; otherwise consecutive
     /// scripts could starve them. Returns false when the worker left its batch meanwhile and cannot enter it again.
     #[inline]
-    fn let_held_go_first(&mut self) -> bool {
+    fn let_blocked_go_first(&mut self) -> bool {
         let others = |engine: &Self| engine.server.scripting.held.load(Ordering::Relaxed) > engine.blocked_by_script;
         if others(self) && !self.server.scripting.running.is_shown() {
             let began = Instant::now();
             while others(self) && began.elapsed() < PRECEDENCE_MAX {
                 std::thread::sleep(PRECEDENCE_MAX / 100);
-                if !self.goes_on_waiting(&mut 0) {
+                if !self.keep_waiting(&mut 0) {
                     return false;
                 }
             }
@@ -334,10 +334,10 @@ impl Engine {
 
     /// Whether to continue waiting for a lock. Leaves the batch for a moment when another thread wants the global lock,
     /// so the caller's admission may be outdated afterwards.
-    fn goes_on_waiting(&mut self, looks: &mut u32) -> bool {
+    fn keep_waiting(&mut self, attempts: &mut u32) -> bool {
         if self.server.scripting.running.is_shown() {
-            *looks += 1;
-            if *looks > LOOKS_MAX {
+            *attempts += 1;
+            if *attempts > ATTEMPTS_MAX {
                 return false;
             }
         }
@@ -388,7 +388,7 @@ impl Engine {
 
     /// Whether a command that arrives while a long script runs is blocked, because executing or refusing it requires
     /// the locks of watched keys.
-    pub(super) fn is_held_by_script(&self, client: &Client, command: &CommandInfo) -> bool {
+    pub(super) fn is_blocked_by_script(&self, client: &Client, command: &CommandInfo) -> bool {
         let about_watched = match self.table.handler(command) {
             Some(Handler::Control(Control::Watch)) => true,
             _ => client.watching.is_some() && command.spec.flags.contains(Flags::UNWATCHES),

@@ -22,43 +22,43 @@ impl Engine {
 
     /// Shows a client's command that was just executed to the monitors.
     #[inline]
-    pub(super) fn show(&mut self, client: &Client, invocation: Invocation<'_>) {
+    pub(super) fn monitor(&mut self, client: &Client, invocation: Invocation<'_>) {
         let Invocation { command, args } = invocation;
         if self.is_monitored() && !command.spec.flags.intersects(Flags::ADMIN | Flags::SKIP_MONITOR) {
-            self.show_line(Origin::Client(&client.info), client.db, args, client.redacted);
+            self.write_monitor_line(Origin::Client(&client.info), client.db, args, client.redacted);
         }
     }
 
     /// Shows a command that runs a script, before those that the script calls.
     #[inline]
-    pub(super) fn show_script_call(&mut self, client: &Client, args: Args<'_>) {
+    pub(super) fn monitor_script_call(&mut self, client: &Client, args: Args<'_>) {
         if self.is_monitored() {
-            self.show_line(Origin::Client(&client.info), client.db, args, client.redacted);
+            self.write_monitor_line(Origin::Client(&client.info), client.db, args, client.redacted);
         }
     }
 
     /// Shows a command that a script called.
     #[inline]
-    pub(super) fn show_called(&mut self, client: &Client, invocation: Invocation<'_>) {
+    pub(super) fn monitor_called(&mut self, client: &Client, invocation: Invocation<'_>) {
         let Invocation { command, args } = invocation;
         if self.is_monitored() && !command.spec.flags.intersects(Flags::ADMIN | Flags::SKIP_MONITOR) {
-            self.show_line(Origin::Script, client.db, args, client.redacted);
+            self.write_monitor_line(Origin::Script, client.db, args, client.redacted);
         }
     }
 
     /// Shows a command executed in a database, regardless of the command's flags.
     #[cold]
-    fn show_line(&mut self, origin: Origin<'_>, db: usize, args: Args<'_>, redacted: u32) {
+    fn write_monitor_line(&mut self, origin: Origin<'_>, db: usize, args: Args<'_>, redacted: u32) {
         if self.server.admission.has(Reasons::LOADING) {
             return;
         }
-        write_line(&mut self.shown.text, clock::unix_us(), db, origin, args, redacted);
-        self.show_lines();
+        write_line(&mut self.monitor_lines.text, clock::unix_us(), db, origin, args, redacted);
+        self.send_monitor_lines();
     }
 
     /// Sends the lines that are ready.
-    pub(super) fn show_lines(&mut self) {
-        if let Some(lines) = self.shown.take() {
+    pub(super) fn send_monitor_lines(&mut self) {
+        if let Some(lines) = self.monitor_lines.take() {
             self.server.show_monitors(self.executor, &lines);
         }
     }

@@ -57,7 +57,7 @@ impl Engine {
         args: Args<'_>,
     ) -> Option<Admitted> {
         // Evaluated together, without short-circuit branches.
-        let unusual = client.transaction.is_some() | client.tracking.is_some() | client.only_listens();
+        let unusual = client.transaction.is_some() | client.tracking.is_some() | client.is_confined_to_subscriptions();
         let ready = (client.is_free(&self.server.admission) & self.in_batch) && !unusual;
         let is_plain = command.spec.accepts(args.len()) && ready && !command.spec.flags.contains(Flags::PROTECTED);
         is_plain.then(|| Admitted { command, ground: self.ground(client.identity.epoch()) })
@@ -83,7 +83,7 @@ impl Engine {
 
     /// Why a command may not run.
     fn rejection(&mut self, client: &Client, command: &'static CommandInfo, args: Args<'_>) -> Option<Rejection> {
-        if client.must_log_in(self.server) && !command.spec.flags.contains(Flags::NO_AUTH) {
+        if client.must_authenticate(self.server) && !command.spec.flags.contains(Flags::NO_AUTH) {
             return Some(Rejection::NotAuthenticated);
         }
         if !command.spec.accepts(args.len()) {
@@ -103,11 +103,13 @@ impl Engine {
         if let Err(denied) = self.permits(client, command, args) {
             let context = if client.transaction.is_some() { AclContext::Multi } else { AclContext::TopLevel };
             client.publish();
-            self.note_denied(&client.info, &client.identity.user, denied, context, Invocation { command, args });
+            self.record_denied(&client.info, &client.identity.user, denied, context, Invocation { command, args });
             return Some(Rejection::Denied(denied.error(&client.identity.user, command)));
         }
-        let confined =
-            || (client.only_listens() && !allowed_to_listeners(command)).then_some(Rejection::Subscribed(command));
+        let confined = || {
+            (client.is_confined_to_subscriptions() && !allowed_while_subscribed(command))
+                .then_some(Rejection::Subscribed(command))
+        };
         let flags = self.flags_asked(client, command, args);
         let short = || (self.is_out_of_memory() && flags.contains(Flags::DENYOOM)).then_some(Rejection::OutOfMemory);
         let uses_keys = flags.intersects(Flags::READONLY | Flags::WRITE | Flags::MAY_REPLICATE);
@@ -127,7 +129,7 @@ impl Engine {
 
     /// Counts a refused command and adds it to ACL LOG.
     #[cold]
-    pub fn note_denied(
+    pub fn record_denied(
         &self,
         info: &ClientInfo,
         user: &User,
@@ -142,13 +144,13 @@ impl Engine {
     /// Determines which keys the next command may read besides those it names. Must be called before each command that
     /// may access other keys.
     #[inline]
-    pub fn confine(&mut self, client: &Client, command: &CommandInfo, args: Args<'_>) {
+    pub fn set_read_scope(&mut self, client: &Client, command: &CommandInfo, args: Args<'_>) {
         self.reads_every_key = client.is_unrestricted() || client.reads_every_key(self.server, command, args);
     }
 
     /// Answers a protocol error and marks the connection to be closed.
     #[cold]
-    pub(super) fn break_off(&mut self, client: &mut Client, error: ProtocolError, out: &mut Vec<u8>) {
+    pub(super) fn reply_protocol_error(&mut self, client: &mut Client, error: ProtocolError, out: &mut Vec<u8>) {
         if error != ProtocolError::UnexpectedInline {
             let text = [b"ERR ", &error.text()[..]].concat();
             self.stats.count_error(&text);
@@ -184,7 +186,7 @@ impl Engine {
         }
         let aborted = match invocation {
             Some(invocation) if is_exec(invocation.command) => {
-                self.show(client, invocation);
+                self.monitor(client, invocation);
                 Some(self.abort_transaction(client, error, is_redirected))
             }
             _ => None,
@@ -192,10 +194,10 @@ impl Engine {
         if let Some(transaction) = &mut client.transaction {
             transaction.abort();
         }
-        self.tell(client, aborted.as_ref().unwrap_or(error), out);
+        self.reply_error(client, aborted.as_ref().unwrap_or(error), out);
     }
 
-    pub(super) fn tell(&self, client: &Client, error: &Error, out: &mut Vec<u8>) {
+    pub(super) fn reply_error(&self, client: &Client, error: &Error, out: &mut Vec<u8>) {
         self.stats.count_error(error.0.as_bytes());
         Reply::new(out, client.version).error(error.0.as_bytes());
     }
@@ -204,15 +206,15 @@ impl Engine {
 /// Memory is above its limit.
 pub(super) const OUT_OF_MEMORY: Error = Error::text("OOM command not allowed when used memory > 'maxmemory'.");
 
-pub(super) const MUST_LOG_IN: Error = Error::text("NOAUTH Authentication required.");
+pub(super) const NOT_AUTHENTICATED: Error = Error::text("NOAUTH Authentication required.");
 
 /// Whether a client may run this command while it is subscribed and speaks RESP2, in which replies and messages are
 /// indistinguishable.
-fn allowed_to_listeners(command: &CommandInfo) -> bool {
+fn allowed_while_subscribed(command: &CommandInfo) -> bool {
     command.spec.flags.contains(Flags::PUBSUB | Flags::NOSCRIPT) || command.spec.flags.contains(Flags::SUBSCRIBED)
 }
 
-pub(super) fn not_while_listening(command: &CommandInfo) -> Error {
+pub(super) fn not_while_subscribed(command: &CommandInfo) -> Error {
     Error::new(format!(
         "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this \
          context",

@@ -1,7 +1,7 @@
 //! Rejects commands depending on the server's state: loading, failed saves, replication and the append-only file. The
 //! admission word tells whether any of these checks is needed.
 
-use super::permission::{MUST_LOG_IN, OUT_OF_MEMORY, not_while_listening, wrong_arity};
+use super::permission::{NOT_AUTHENTICATED, OUT_OF_MEMORY, not_while_subscribed, wrong_arity};
 use crate::services::Services;
 use kvick_commands::context::Error;
 use kvick_commands::spec::Flags;
@@ -67,13 +67,13 @@ impl Rejection {
     /// The error reply.
     pub fn error(self, server: &Services) -> Error {
         match self {
-            Rejection::NotAuthenticated => MUST_LOG_IN,
+            Rejection::NotAuthenticated => NOT_AUTHENTICATED,
             Rejection::WrongArity(command) => wrong_arity(command),
             Rejection::Protected(error) | Rejection::Denied(error) | Rejection::Busy(error) => error,
             Rejection::InTransaction(command) => {
                 Error::new(format!("ERR Command '{}' not allowed inside a transaction", command.full_name))
             }
-            Rejection::Subscribed(command) => not_while_listening(command),
+            Rejection::Subscribed(command) => not_while_subscribed(command),
             Rejection::OutOfMemory => OUT_OF_MEMORY,
             Rejection::Redirect(host, port) => Error::new(format!("REDIRECT {host}:{port}")),
             Rejection::Unsaved => {
@@ -99,7 +99,7 @@ impl Rejection {
 
     /// Whether the client should wait for a moment instead: a small data set is loaded by then, unless it includes a
     /// long script.
-    pub fn is_soon_over(&self, server: &Services) -> bool {
+    pub fn is_temporary(&self, server: &Services) -> bool {
         let (admission, loading) = (&server.admission, &server.persistence.loading);
         let since_ms = admission.loading_since_ms();
         matches!(self, Rejection::Loading)
@@ -148,7 +148,7 @@ fn as_replica(server: &Services, flags: Flags) -> Option<Rejection> {
 }
 
 /// Whether writes are refused because they may be lost: saving or writing the append-only file fails.
-pub fn keeps_nothing(server: &Services) -> bool {
+pub fn persistence_fails(server: &Services) -> bool {
     let admission = &server.admission;
     admission.has(Reasons::UNWRITTEN) || (admission.has(Reasons::UNSAVED) && stops_writes(server))
 }

@@ -53,24 +53,24 @@ impl Client {
     fn look_up(&mut self, server: &Services) -> bool {
         let found = self.identity.look_up(server, &server.acl);
         if found && self.feed.is_some() {
-            self.look_at_requests();
+            self.check_every_request();
         }
         found
     }
 
     /// Makes its requests subject to checks even if its user is unrestricted.
-    pub fn look_at_requests(&mut self) {
+    pub fn check_every_request(&mut self) {
         self.identity.check_every_request();
     }
 
     /// Whether it must authenticate before it may run commands.
-    pub fn must_log_in(&self, server: &Services) -> bool {
+    pub fn must_authenticate(&self, server: &Services) -> bool {
         !self.identity.authenticated && server.acl.requires_auth()
     }
 
     /// Whether it must authenticate and never has.
-    pub fn is_stranger(&self, server: &Services) -> bool {
-        !self.identity.is_known() && self.must_log_in(server)
+    pub fn is_unauthenticated(&self, server: &Services) -> bool {
+        !self.identity.is_known() && self.must_authenticate(server)
     }
 
     /// Checks whether it may run a command now.

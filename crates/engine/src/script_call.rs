@@ -146,7 +146,7 @@ impl Engine {
     ) -> Result<(), Error> {
         let scripting: &'static Scripting = &self.server.scripting;
         let began = self.last;
-        self.show_script_call(client, args);
+        self.monitor_script_call(client, args);
         let result = match (client.debugging, script_call.source) {
             (Some(mode), Source::Script) => {
                 self.debug_script_call(client, mode, script_call, args, context, out).map(Ok)
@@ -389,7 +389,7 @@ impl Caller<'_> {
         if let Err(denied) = self.engine.permits(self.client, command, args) {
             self.client.publish();
             let user = &self.client.identity.user;
-            self.engine.note_denied(&self.client.info, user, denied, AclContext::Lua, Invocation { command, args });
+            self.engine.record_denied(&self.client.info, user, denied, AclContext::Lua, Invocation { command, args });
             return Some(denied.error_in_script(user, command));
         }
         if self.client.info.is_from_log() {
@@ -457,7 +457,7 @@ impl Caller<'_> {
         let keys: Keys<'_> = self.engine.keys_of(command, args);
         self.lock(command, args, &keys);
         let Caller { engine, client, locked, .. } = self;
-        engine.confine(client, command, args);
+        engine.set_read_scope(client, command, args);
         let start = out.len();
         client.version = version;
         engine.last = Ticks::now();
@@ -474,10 +474,10 @@ impl Caller<'_> {
         engine.block = None;
         engine.effects.commit(&server.keyspace.log, args);
         let invocation = Invocation { command, args };
-        engine.remember_reads(&client.info, client.db, invocation, locked);
+        engine.track_reads(&client.info, client.db, invocation, locked);
         engine.after_flushall(command, &result, locked);
-        engine.show_called(client, invocation);
-        engine.account(client.executed(args, None), command, out.len() - start, result);
+        engine.monitor_called(client, invocation);
+        engine.record_command(client.executed(args, None), command, out.len() - start, result);
         client.commands += 1;
         client.redacted = 0;
         Ok(())

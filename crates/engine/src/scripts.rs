@@ -35,14 +35,14 @@ const fn spec(name: &'static str, read_only: bool, keys: &'static [KeySpec], arg
         .args(args)
 }
 
-const fn program(source: Source, read_only: bool) -> ScriptCall {
+const fn script_call(source: Source, read_only: bool) -> ScriptCall {
     ScriptCall { source, read_only }
 }
 
 /// EVAL script numkeys [key [key ...]] [arg [arg ...]]
 pub const EVAL: Command<ScriptCall> = Command::new(
     spec("eval", false, KEYS_NOTED, &arguments("script")).doc(Group::Scripting, "2.6.0", COMPLEXITY, "Runs a script."),
-    program(Source::Script, false),
+    script_call(Source::Script, false),
 );
 
 /// EVAL_RO script numkeys [key [key ...]] [arg [arg ...]]
@@ -53,7 +53,7 @@ pub const EVAL_RO: Command<ScriptCall> = Command::new(
         COMPLEXITY,
         "Runs a script that writes nothing.",
     ),
-    program(Source::Script, true),
+    script_call(Source::Script, true),
 );
 
 /// EVALSHA sha1 numkeys [key [key ...]] [arg [arg ...]]
@@ -64,7 +64,7 @@ pub const EVALSHA: Command<ScriptCall> = Command::new(
         COMPLEXITY,
         "Runs a script that is known, by its SHA1 sum.",
     ),
-    program(Source::Sum, false),
+    script_call(Source::Sum, false),
 );
 
 /// EVALSHA_RO sha1 numkeys [key [key ...]] [arg [arg ...]]
@@ -75,7 +75,7 @@ pub const EVALSHA_RO: Command<ScriptCall> = Command::new(
         COMPLEXITY,
         "Runs a script that is known and writes nothing, by its SHA1 sum.",
     ),
-    program(Source::Sum, true),
+    script_call(Source::Sum, true),
 );
 
 /// FCALL function numkeys [key [key ...]] [arg [arg ...]]
@@ -86,7 +86,7 @@ pub const FCALL: Command<ScriptCall> = Command::new(
         FUNCTION_COMPLEXITY,
         "Runs a function of a library.",
     ),
-    program(Source::Function, false),
+    script_call(Source::Function, false),
 );
 
 /// FCALL_RO function numkeys [key [key ...]] [arg [arg ...]]
@@ -97,5 +97,5 @@ pub const FCALL_RO: Command<ScriptCall> = Command::new(
         FUNCTION_COMPLEXITY,
         "Runs a function of a library that writes nothing.",
     ),
-    program(Source::Function, true),
+    script_call(Source::Function, true),
 );

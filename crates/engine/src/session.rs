@@ -136,11 +136,11 @@ impl Client {
     pub fn new(info: Arc<ClientInfo>, identity: Identity) -> Self {
         info.set_flags(ClientFlags::AUTHENTICATED, identity.authenticated);
         info.names.lock().user = identity.user.name.clone();
-        Client::stand_in(info, identity)
+        Client::placeholder(info, identity)
     }
 
     /// A placeholder for a client that is moved out of its connection.
-    pub fn stand_in(info: Arc<ClientInfo>, identity: Identity) -> Self {
+    pub fn placeholder(info: Arc<ClientInfo>, identity: Identity) -> Self {
         Client {
             info,
             identity,
@@ -199,7 +199,7 @@ impl Client {
 
     /// Whether it may run only subscription commands: it is subscribed, and its protocol has no pushes.
     #[inline]
-    pub fn only_listens(&self) -> bool {
+    pub fn is_confined_to_subscriptions(&self) -> bool {
         self.subscriptions.is_some() & (self.version == Version::Resp2)
     }
 

@@ -50,13 +50,7 @@ impl Engine {
     }
 
     /// Records the keys that a client's command read, if the client tracks them. Called under the command's locks.
-    pub(super) fn remember_reads(
-        &self,
-        client: &ClientInfo,
-        db: usize,
-        invocation: Invocation<'_>,
-        locked: &mut Locked,
-    ) {
+    pub(super) fn track_reads(&self, client: &ClientInfo, db: usize, invocation: Invocation<'_>, locked: &mut Locked) {
         let Invocation { command, args } = invocation;
         let reads =
             command.spec.flags.contains(Flags::READONLY) && matches!(command.class, Class::Data | Class::Session);
@@ -91,7 +85,7 @@ impl Engine {
         let keyspace = self.server.keyspace;
         for Stale { database, key, has_readers, author, lost } in self.effects.take_stale() {
             if !lost {
-                self.note_writable_replica_key(database, &key);
+                self.record_writable_replica_key(database, &key);
             }
             if has_readers {
                 let hashed = keyspace.key(&key);

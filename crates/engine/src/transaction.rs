@@ -49,7 +49,7 @@ pub(super) fn is_exec(command: &CommandInfo) -> bool {
 impl Engine {
     /// EXEC was refused: replies with the reason and ends the transaction.
     pub(super) fn abort_transaction(&mut self, client: &mut Client, reason: &Error, is_redirected: bool) -> Error {
-        self.give_up(client);
+        self.abandon(client);
         // A redirection is answered as for any other command.
         if is_redirected {
             return Error::new(reason.0.to_string());
@@ -94,7 +94,7 @@ impl Engine {
     }
 
     /// Ends a transaction that cannot be executed.
-    pub(super) fn give_up(&mut self, client: &mut Client) {
+    pub(super) fn abandon(&mut self, client: &mut Client) {
         client.transaction = None;
         self.unwatch(client);
         client.publish_transaction();
@@ -103,7 +103,7 @@ impl Engine {
     /// Completes the part of RESET that needs locks.
     pub(super) fn end_reset(&mut self, client: &mut Client) {
         client.is_reset = false;
-        self.give_up(client);
+        self.abandon(client);
     }
 
     /// The effective flags of a command: EXEC includes the flags of the transaction's commands, and a script call those
@@ -202,12 +202,12 @@ impl Engine {
     ) -> Option<Result<(), Error>> {
         let invocation = Invocation { command: admission.command(), args };
         let Some(transaction) = client.transaction.take() else {
-            self.show(client, invocation);
+            self.monitor(client, invocation);
             return Some(Err(Error::text("ERR EXEC without MULTI")));
         };
         if transaction.aborted {
             self.unwatch(client);
-            self.show(client, invocation);
+            self.monitor(client, invocation);
             return Some(Err(Error::text("EXECABORT Transaction discarded because of previous errors.")));
         }
         let watching = client.watching.take().unwrap_or_default();
@@ -235,15 +235,15 @@ impl Engine {
         };
         let touched = watching.watcher.is_touched() || watching.hashed(self.server.keyspace).any(overdue);
         self.unwatch_locked(&watching, &mut locked);
-        self.shown.begin_group();
+        self.monitor_lines.begin_group();
         if touched {
             Reply::new(out, client.version).null_array();
         } else {
             self.run_transaction(client, &transaction, &mut locked, yielder, out);
         }
-        self.shown.end_group();
-        self.show(client, invocation);
-        self.show_lines();
+        self.monitor_lines.end_group();
+        self.monitor(client, invocation);
+        self.send_monitor_lines();
         drop(locked);
         drop(scripts);
         if global {
@@ -284,10 +284,10 @@ impl Engine {
             let (args, start) = (request.args(), out.len());
             let invocation = Invocation { command, args };
             if let Err(error) = self.may_still_run(client, command, args) {
-                self.tell(client, &error, out);
+                self.reply_error(client, &error, out);
                 continue;
             }
-            self.confine(client, command, args);
+            self.set_read_scope(client, command, args);
             let result = match self.handler(command) {
                 Some(Handler::Data(handler)) => {
                     let call = DataCall { handler, args, hashed: &[], owned_arg: None };
@@ -311,12 +311,12 @@ impl Engine {
                 }
             };
             if client.tracking.is_some() {
-                self.remember_reads(&client.info, client.db, invocation, locked);
+                self.track_reads(&client.info, client.db, invocation, locked);
             }
             self.effects.commit(&self.server.keyspace.log, args);
             self.after_flushall(command, &result, locked);
-            self.show(client, invocation);
-            self.account(client.executed(args, None), command, out.len() - start, result);
+            self.monitor(client, invocation);
+            self.record_command(client.executed(args, None), command, out.len() - start, result);
             client.commands += 1;
             client.redacted = 0;
         }
@@ -336,7 +336,13 @@ impl Engine {
             Denied { reason: Reason::Command, at: 0 }
         };
         client.publish();
-        self.note_denied(&client.info, &client.identity.user, denied, AclContext::Multi, Invocation { command, args });
+        self.record_denied(
+            &client.info,
+            &client.identity.user,
+            denied,
+            AclContext::Multi,
+            Invocation { command, args },
+        );
         Err(denied.error_in_exec())
     }
 

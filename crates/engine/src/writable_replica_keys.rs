@@ -15,7 +15,7 @@ use kvick_store::{Db, Env, WhenExpired};
 impl Engine {
     /// Records a key that a command has changed.
     #[inline]
-    pub(super) fn note_writable_replica_key(&self, database: usize, key: &[u8]) {
+    pub(super) fn record_writable_replica_key(&self, database: usize, key: &[u8]) {
         let own = &self.server.replication.writable_replica_keys;
         // Changes of the primary are not applied by a worker.
         if own.are_noted() && self.executor.is_worker() {

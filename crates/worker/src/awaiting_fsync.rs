@@ -14,7 +14,7 @@ use super::output::Run;
 use std::collections::VecDeque;
 
 /// Maximum bytes of replies awaiting fsync.
-const HELD_MAX: usize = 64 * 1024 * 1024;
+const RETAINED_MAX: usize = 64 * 1024 * 1024;
 /// Maximum number of empty buffers kept, and the maximum capacity of each in bytes.
 const SPARE_MAX: usize = 16;
 const SPARE_BYTES: usize = 256 * 1024;
@@ -37,19 +37,19 @@ struct Turn {
 impl AwaitingFsync {
     /// Whether the limit is reached, so that no more replies may be produced.
     pub fn is_full(&self) -> bool {
-        self.bytes > HELD_MAX
+        self.bytes > RETAINED_MAX
     }
 }
 
 impl Worker {
     /// Whether replies are waiting.
     #[inline]
-    pub(super) fn holds(&self) -> bool {
+    pub(super) fn has_retained_replies(&self) -> bool {
         !self.awaiting_fsync.turns.is_empty()
     }
 
     /// Retains the batch's replies if they must await fsync. Returns whether they must.
-    pub(super) fn hold_replies(&mut self) -> bool {
+    pub(super) fn retain_replies(&mut self) -> bool {
         let offset = self.server.keyspace.log.offset();
         if self.awaiting_fsync.turns.is_empty() && self.server.aof.is_released(offset) {
             return false;

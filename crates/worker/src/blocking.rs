@@ -47,7 +47,7 @@ impl Deadlines {
 
 impl Worker {
     /// Stops a connection whose request blocks.
-    pub(super) fn begin_to_wait(&mut self, token: usize, waiter: Arc<Waiter>) {
+    pub(super) fn block_connection(&mut self, token: usize, waiter: Arc<Waiter>) {
         let Some(connection) = self.connections.get_mut(token) else { return };
         let info = &connection.client.info;
         info.argument_memory.store(Blocked::of(&waiter).map_or(0, Blocked::memory), Ordering::Relaxed);
@@ -58,18 +58,18 @@ impl Worker {
     }
 
     /// Removes a connection's blocked request, if any, from its queues: the connection is about to be closed.
-    pub(super) fn stop_waiting(&mut self, waiter: Option<Arc<Waiter>>) {
+    pub(super) fn cancel_blocked(&mut self, waiter: Option<Arc<Waiter>>) {
         if let Some(waiter) = waiter {
             self.timers.deadlines.remove(&waiter);
-            self.engine.withdraw(&waiter);
+            self.engine.cancel_wait(&waiter);
         }
     }
 
     /// Answers blocked clients whose timeout has expired.
-    pub(super) fn end_waits(&mut self) {
+    pub(super) fn expire_waits(&mut self) {
         let now_ms = self.engine.now_ms;
         while let Some(waiter) = self.timers.deadlines.pop_due(now_ms) {
-            if self.engine.withdraw(&waiter)
+            if self.engine.cancel_wait(&waiter)
                 && let Some(blocked) = Blocked::of(&waiter)
             {
                 let served = blocked.end(&waiter, None, &self.engine.stats);

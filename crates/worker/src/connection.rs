@@ -129,18 +129,18 @@ impl Connection {
             && !self.client.is_monitor()
     }
 
-    /// Makes room for input behind the held bytes: at least half of `size` bytes, in a buffer of at least `size` bytes.
-    pub fn reserve_input(held: &mut Vec<u8>, size: usize) {
-        if held.capacity() - held.len() < size / 2 {
-            held.reserve(size.saturating_sub(held.len()).max(size / 2));
+    /// Makes room behind buffered input: at least half of `size` bytes, in a buffer of at least `size` bytes.
+    pub fn reserve_input(input: &mut Vec<u8>, size: usize) {
+        if input.capacity() - input.len() < size / 2 {
+            input.reserve(size.saturating_sub(input.len()).max(size / 2));
         }
     }
 
     /// Keeps an input buffer for reuse unless it is large.
-    pub fn keep_input(&mut self, mut held: Vec<u8>, parsed: usize) {
-        held.drain(..parsed);
-        if !held.is_empty() || held.capacity() <= INPUT_KEPT_MAX {
-            self.pending = held;
+    pub fn keep_input(&mut self, mut input: Vec<u8>, parsed: usize) {
+        input.drain(..parsed);
+        if !input.is_empty() || input.capacity() <= INPUT_KEPT_MAX {
+            self.pending = input;
         }
         self.publish_input();
     }
@@ -163,10 +163,10 @@ impl Connection {
 
     /// Publishes the length and memory of pending output.
     pub fn publish_output(&self) {
-        let (info, held) = (&self.client.info, self.socket.held_output());
-        info.output.store(self.output.len() + held, Ordering::Relaxed);
-        info.output_blocks.store(self.output.blocks() + usize::from(held > 0), Ordering::Relaxed);
-        info.output_memory.store(self.output.memory() + held, Ordering::Relaxed);
+        let (info, input) = (&self.client.info, self.socket.held_output());
+        info.output.store(self.output.len() + input, Ordering::Relaxed);
+        info.output_blocks.store(self.output.blocks() + usize::from(input > 0), Ordering::Relaxed);
+        info.output_memory.store(self.output.memory() + input, Ordering::Relaxed);
     }
 
     /// True when all output has been written.
@@ -302,10 +302,10 @@ mod tests {
             let info = &connection.client.info;
             (info.input.load(Ordering::Relaxed), info.input_memory.load(Ordering::Relaxed))
         };
-        let mut held = b"GET".to_vec();
-        Connection::reserve_input(&mut held, 1000);
-        assert_eq!(held.capacity(), 1000);
-        connection.keep_input(held, 3);
+        let mut input = b"GET".to_vec();
+        Connection::reserve_input(&mut input, 1000);
+        assert_eq!(input.capacity(), 1000);
+        connection.keep_input(input, 3);
         assert_eq!(memory(&connection), (0, 1000));
         connection.shrink_input();
         assert_eq!(memory(&connection), (0, 0));

@@ -51,7 +51,7 @@ impl Pending {
     }
 
     /// Number of recipients.
-    fn hearers(&self, subscribers: &Subscribers) -> usize {
+    fn recipients(&self, subscribers: &Subscribers) -> usize {
         match self {
             Pending::Message(message) => message.audiences().map(|audience| subscribers.count(audience)).sum(),
             Pending::Invalidation(invalidation) => invalidation.count(),
@@ -81,18 +81,18 @@ impl Deliveries {
 
     /// Begins a wave with the pending messages.
     fn begin_wave(&mut self, subscribers: &Subscribers) {
-        let (mut bytes, mut hearers) = (0, 0);
+        let (mut bytes, mut recipients) = (0, 0);
         self.wave = 0;
         for message in self.queue.iter().take(WAVE_MAX) {
             self.wave += 1;
             bytes += message.bytes();
-            hearers += message.hearers(subscribers);
+            recipients += message.recipients(subscribers);
             if bytes > WAVE_BYTES {
                 break;
             }
         }
         self.next_token = 0;
-        self.width = if hearers <= REACHED_MAX { usize::MAX } else { REACHED_MAX };
+        self.width = if recipients <= REACHED_MAX { usize::MAX } else { REACHED_MAX };
     }
 
     /// The tokens of the next slice.
@@ -112,8 +112,8 @@ impl Deliveries {
 
 impl Worker {
     /// Delivers messages to as many connections as a turn allows.
-    pub(super) fn make_deliveries(&mut self) {
-        self.open_inbox();
+    pub(super) fn deliver_pending(&mut self) {
+        self.drain_inbox();
         if self.standby_engine.is_none() {
             // A long script runs, and its client is moved out: messages wait for its end.
             return;
@@ -127,7 +127,7 @@ impl Worker {
             }
             let slice = deliveries.next_slice();
             for (number, pending) in (deliveries.first..).zip(deliveries.queue.range(..deliveries.wave)) {
-                self.make_delivery(number, pending, &subscribers, &slice);
+                self.deliver_message(number, pending, &subscribers, &slice);
                 // Other threads may evict meanwhile, and messages in transit must not cause eviction.
                 self.publish_reply_buffer();
             }
@@ -147,12 +147,12 @@ impl Worker {
             && let Some(connection) = self.connections.get(token)
             && (connection.client.subscriptions.is_some() || connection.client.tracking.is_some())
         {
-            self.catch_up_slowly(token, connection.heard_to);
+            self.deliver_missed(token, connection.heard_to);
         }
     }
 
     #[cold]
-    fn catch_up_slowly(&mut self, token: usize, heard_to: u64) {
+    fn deliver_missed(&mut self, token: usize, heard_to: u64) {
         let deliveries = std::mem::take(&mut self.deliveries);
         let subscribers = self.server.pubsub.subscribers(self.number);
         let known = usize::try_from(heard_to.saturating_sub(deliveries.first)).unwrap_or(usize::MAX);
@@ -160,7 +160,7 @@ impl Worker {
         let passed = if token < deliveries.next_token { deliveries.wave } else { 0 };
         let known = known.max(passed);
         for (number, pending) in (deliveries.first..).zip(&deliveries.queue).skip(known) {
-            self.make_delivery(number, pending, &subscribers, &(token..token + 1));
+            self.deliver_message(number, pending, &subscribers, &(token..token + 1));
         }
         if let Some(connection) = self.connections.get_mut(token) {
             connection.heard_to = deliveries.first + deliveries.queue.len() as u64;
@@ -169,11 +169,11 @@ impl Worker {
     }
 
     /// Delivers the message with this number to connections with tokens in a range.
-    fn make_delivery(&mut self, number: u64, pending: &Pending, subscribers: &Subscribers, tokens: &Range<usize>) {
+    fn deliver_message(&mut self, number: u64, pending: &Pending, subscribers: &Subscribers, tokens: &Range<usize>) {
         match pending {
             Pending::Message(message) => {
                 for audience in message.audiences() {
-                    self.deliver_to((number, message), audience, subscribers.of(audience, tokens.clone()));
+                    self.deliver_to(number, message, audience, subscribers.of(audience, tokens.clone()));
                 }
             }
             Pending::Invalidation(invalidation) => self.deliver_invalidation(number, invalidation, tokens.clone()),
@@ -181,7 +181,7 @@ impl Worker {
     }
 
     /// Takes messages from the inbox. Messages to a single connection are delivered at once.
-    fn open_inbox(&mut self) {
+    fn drain_inbox(&mut self) {
         for delivery in self.engine.inbox().take() {
             match delivery {
                 Delivery::Published(message) => self.deliveries.queue.push_back(Pending::Message(message)),
@@ -203,7 +203,8 @@ impl Worker {
     /// Delivers a message to the clients of an audience that had subscribed when it was published.
     fn deliver_to(
         &mut self,
-        (number, message): (u64, &Publication),
+        number: u64,
+        message: &Publication,
         audience: Audience<'_>,
         connections: impl Iterator<Item = (usize, u64)>,
     ) {
@@ -257,25 +258,25 @@ impl Worker {
     /// Whether a connection must wait because it publishes more than can be delivered; it is resumed once deliveries
     /// have caught up.
     #[inline]
-    pub(super) fn holds_back(&mut self, token: usize) -> bool {
-        self.server.inboxes.is_congested() && self.hold_back(token)
+    pub(super) fn throttles(&mut self, token: usize) -> bool {
+        self.server.inboxes.is_congested() && self.throttle(token)
     }
 
     #[cold]
-    fn hold_back(&mut self, token: usize) -> bool {
-        let last = self.connections.get(token).and_then(|held| self.server.catalogue.get(held.client.last_command));
+    fn throttle(&mut self, token: usize) -> bool {
+        let last = self.connections.get(token).and_then(|c| self.server.catalogue.get(c.client.last_command));
         let publishes = self.server.admission.has(Reasons::MONITORED)
             || last.is_some_and(|last| last.spec.flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE));
         if publishes {
-            self.held_back.push(token);
+            self.throttled.push(token);
         }
         publishes
     }
 
     /// Resumes throttled connections once deliveries have caught up.
-    pub(super) fn release_held_back(&mut self) {
-        if !self.held_back.is_empty() && !self.server.inboxes.is_congested() {
-            for token in std::mem::take(&mut self.held_back) {
+    pub(super) fn release_throttled(&mut self) {
+        if !self.throttled.is_empty() && !self.server.inboxes.is_congested() {
+            for token in std::mem::take(&mut self.throttled) {
                 self.queue(token);
             }
         }

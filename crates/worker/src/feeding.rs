@@ -197,7 +197,7 @@ impl Worker {
     }
 
     /// Publishes that a connection belongs to a replica.
-    pub(super) fn note_new_feed(&mut self, token: usize) {
+    pub(super) fn register_feed(&mut self, token: usize) {
         let Some(connection) = self.connections.get(token) else { return };
         if let Some(feed) = &connection.client.feed
             && !connection.client.info.flags().contains(ClientFlags::REPLICA)

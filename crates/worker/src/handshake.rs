@@ -39,7 +39,7 @@ impl Handshakes {
 
 impl Worker {
     /// Continues as many handshakes as a turn allows.
-    pub(super) fn shake_hands(&mut self) {
+    pub(super) fn continue_handshakes(&mut self) {
         if self.handshakes.is_empty() {
             return;
         }
@@ -56,14 +56,14 @@ impl Worker {
                     self.handshakes.push(token);
                 }
                 Ok(Handshake::Waiting) => {}
-                Ok(Handshake::Done) => self.let_in(token),
-                Err(error) => self.give_up(token, &reason(&error)),
+                Ok(Handshake::Done) => self.finish_handshake(token),
+                Err(error) => self.abandon(token, &reason(&error)),
             }
         }
     }
 
     /// Starts serving a connection whose handshake has completed.
-    fn let_in(&mut self, token: usize) {
+    fn finish_handshake(&mut self, token: usize) {
         let Some(connection) = self.connections.get_mut(token) else { return };
         connection.stopped = false;
         if let Socket::Tls(stream) = &connection.socket
@@ -84,7 +84,7 @@ impl Worker {
     }
 
     /// Closes a connection whose handshake failed.
-    pub(super) fn give_up(&mut self, token: usize, reason: &str) {
+    pub(super) fn abandon(&mut self, token: usize, reason: &str) {
         let Some(connection) = self.connections.get(token) else { return };
         let info = &connection.client.info;
         logging::warning(format_args!(

@@ -8,7 +8,7 @@ use super::violation;
 use kvick_commands::table::{Class, CommandInfo};
 use kvick_core::admission::Reasons;
 use kvick_core::clients::ClientFlags;
-use kvick_engine::batch::{Batch, Request, ResolvedCommand, Source};
+use kvick_engine::batch::{Batch, DeclaredKey, DetachedInput, Request, ResolvedCommand, Source};
 use kvick_engine::engine::Outcome;
 use kvick_engine::script_call;
 use kvick_engine::services::Services;
@@ -58,7 +58,7 @@ struct ParsedRequest<'a> {
 /// Result of a request executed outside of the fast path.
 struct Executed {
     /// Whether all requests behind it were deferred, because a long script served other clients.
-    is_put_off: bool,
+    is_rest_deferred: bool,
     /// Why no further requests of its connection may run.
     stop: Option<Stop>,
 }
@@ -139,13 +139,13 @@ impl Worker {
             return self.serve_deferred_behind_batch(token);
         }
         let runtime_config = &self.engine.runtime_config;
-        let trusted = !connection.client.must_log_in(self.server);
+        let trusted = !connection.client.must_authenticate(self.server);
         let limits = Limits { authenticated: trusted, ..runtime_config.limits };
         let read = if connection.parser.spare().is_empty() {
             if connection.pending.len() <= READ {
                 self.read_shared(token, &limits)
             } else {
-                self.read_held(token, &limits)
+                self.read_pending(token, &limits)
             }
         } else {
             self.read_big(token, &limits)
@@ -172,14 +172,14 @@ impl Worker {
         let info = &connection.client.info;
         info.bytes_in.add(n as u64);
         info.active_ms.store(self.engine.now_ms, Ordering::Relaxed);
-        let held = connection.buffered_input();
-        if held > 0 || info.input.load(Ordering::Relaxed) > 0 {
+        let buffered = connection.buffered_input();
+        if buffered > 0 || info.input.load(Ordering::Relaxed) > 0 {
             connection.publish_input();
         }
-        if limits.query_buffer_exceeded(held) {
+        if limits.query_buffer_exceeded(buffered) {
             stats.input_limit_disconnections.add(1);
             kvick_runtime::logging::warning(format_args!(
-                "Closing client that reached max query buffer length: id={} addr={} qbuf={held}",
+                "Closing client that reached max query buffer length: id={} addr={} qbuf={buffered}",
                 info.id, info.peer
             ));
             return self.close(token);
@@ -223,29 +223,29 @@ impl Worker {
     }
 
     /// Appends to the buffered beginning of a long request.
-    fn read_held(&mut self, token: usize, limits: &Limits) -> Read {
+    fn read_pending(&mut self, token: usize, limits: &Limits) -> Read {
         let connection = &mut self.connections[token];
-        let mut held = std::mem::take(&mut connection.pending);
-        Connection::reserve_input(&mut held, READ);
-        let room = (held.capacity() - held.len()).min(READ);
+        let mut input = std::mem::take(&mut connection.pending);
+        Connection::reserve_input(&mut input, READ);
+        let room = (input.capacity() - input.len()).min(READ);
         let read = match connection.unparsed {
             true => Read::More(0),
             false => {
-                let read = connection.socket.read_behind(&mut held, room);
+                let read = connection.socket.read_behind(&mut input, room);
                 outcome(&connection.socket, read, room)
             }
         };
-        let number = self.batch.held.len();
+        let number = self.batch.inputs.len();
         let exclusive = self.engine.exclusive.as_ref();
         let (server, batch, template) = (self.server, &mut self.batch, &mut self.template);
         let mut parse = Parse { server, template, exclusive, batch, connection, token, limits };
-        let parsed = parse.all(Source::Held(number), &held);
+        let parsed = parse.all(Source::Detached(number), &input);
         if parsed.requests {
-            self.batch.held.push((token, held, parsed.bytes));
+            self.batch.inputs.push(DetachedInput { connection: token, bytes: input, parsed: parsed.bytes });
         } else {
-            held.drain(..parsed.bytes);
-            if !held.is_empty() {
-                connection.pending = held;
+            input.drain(..parsed.bytes);
+            if !input.is_empty() {
+                connection.pending = input;
             }
         }
         connection.unparsed = parsed.more;
@@ -285,7 +285,7 @@ impl Worker {
         if more { Read::More(total) } else { Read::Drained(total) }
     }
 
-    /// Executes the batch and returns its held inputs to their connections.
+    /// Executes the batch and returns its detached inputs to their connections.
     fn execute_batch(&mut self) {
         if self.batch.requests.len() == 1 && self.execute_only() {
             return;
@@ -298,7 +298,7 @@ impl Worker {
     #[inline]
     fn execute_only(&mut self) -> bool {
         let Worker { engine, batch, connections, replies, shared, server, .. } = self;
-        let is_plain = batch.requests[0].is_for_fast_path() && batch.big.is_empty() && batch.held.is_empty();
+        let is_plain = batch.requests[0].is_for_fast_path() && batch.big.is_empty() && batch.inputs.is_empty();
         let token = batch.requests[0].connection;
         if !is_plain || engine.inbox().has_deliveries() || !self.deliveries.is_empty() || server.inboxes.is_congested()
         {
@@ -329,7 +329,7 @@ impl Worker {
         self.engine.begin_batch();
         // Messages published and keys changed before these requests were sent are delivered before their replies.
         if self.engine.inbox().has_deliveries() {
-            self.make_deliveries();
+            self.deliver_pending();
         }
         if self.engine.runtime_config.prefetches {
             let keys = self.batch.prefetch(self.server.keyspace, self.engine.exclusive.as_ref());
@@ -352,9 +352,9 @@ impl Worker {
         }
         self.shared = shared;
         batch.requests = requests;
-        for (token, held, parsed) in batch.held.drain(..) {
-            if let Some(connection) = self.connections.get_mut(token) {
-                connection.keep_input(held, parsed);
+        for input in batch.inputs.drain(..) {
+            if let Some(connection) = self.connections.get_mut(input.connection) {
+                connection.keep_input(input.bytes, input.parsed);
             }
         }
         batch.clear();
@@ -366,7 +366,7 @@ impl Worker {
     /// were deferred.
     fn execute_run(&mut self, token: usize, all: &[Request], count: usize, batch: &mut Batch, shared: &[u8]) -> bool {
         let requests = &all[..count];
-        if self.holds_back(token) {
+        if self.throttles(token) {
             if let Some(connection) = self.connections.get_mut(token) {
                 defer(connection, requests, batch, shared);
             }
@@ -376,7 +376,7 @@ impl Worker {
         let Some(mut connection) = self.connections.get_mut(token) else { return false };
         let mut start = self.replies.len();
         let may_take = !batch.big.is_empty() && !self.server.keyspace.log.has_readers();
-        let (mut next, mut is_put_off) = (0, false);
+        let (mut next, mut is_rest_deferred) = (0, false);
         while next < requests.len() {
             if !may_take && requests[next].is_for_fast_path() && connection.client.fate == Fate::Open {
                 let (client, replies_max) = (&mut connection.client, start + REPLIES_MAX);
@@ -384,7 +384,7 @@ impl Worker {
                 next += self.engine.take_fast_path(client, left, batch, shared, replies_max, &mut self.replies);
                 if self.engine.inbox().has_deliveries() {
                     start = self.deliver_between(token, start);
-                    let Some(same) = self.connections.get_mut(token) else { return is_put_off };
+                    let Some(same) = self.connections.get_mut(token) else { return is_rest_deferred };
                     connection = same;
                 }
                 if next == requests.len() {
@@ -406,8 +406,8 @@ impl Worker {
             let rest = Rest { requests: &all[next..], batch, shared };
             let parsed = ParsedRequest { args: batch.args(request, shared), resolved: request.resolved };
             let executed = self.execute_one(token, parsed, &mut owned_arg, rest, &mut start);
-            is_put_off = executed.is_put_off;
-            let Some(same) = self.connections.get_mut(token) else { return is_put_off };
+            is_rest_deferred = executed.is_rest_deferred;
+            let Some(same) = self.connections.get_mut(token) else { return is_rest_deferred };
             connection = same;
             if let Some(stop) = executed.stop {
                 let is_pending = stop.is_pending();
@@ -415,26 +415,26 @@ impl Worker {
                     batch.big[place] = buffer;
                 }
                 let from = if is_pending { number } else { next };
-                if is_pending || !is_put_off {
+                if is_pending || !is_rest_deferred {
                     defer(connection, &requests[from..], batch, shared);
                 }
                 self.stop_for(token, stop);
                 break;
             }
-            if is_put_off {
+            if is_rest_deferred {
                 break;
             }
         }
         if let Some(connection) = self.connections.get(token) {
             connection.client.publish();
             if connection.client.feed.is_some() {
-                self.note_new_feed(token);
+                self.register_feed(token);
             }
         }
         self.account_client(token);
         self.runs.push(Run { token, start, end: self.replies.len() });
         self.write_many_replies();
-        is_put_off
+        is_rest_deferred
     }
 
     /// Executes a request of an existing connection, outside of the fast path, and delivers messages behind its reply.
@@ -449,17 +449,19 @@ impl Worker {
         start: &mut usize,
     ) -> Executed {
         let ParsedRequest { args, resolved } = request;
-        let mut is_put_off = false;
+        let mut is_rest_deferred = false;
         let stop = loop {
-            let Some(connection) = self.connections.get_mut(token) else { return Executed { is_put_off, stop: None } };
+            let Some(connection) = self.connections.get_mut(token) else {
+                return Executed { is_rest_deferred, stop: None };
+            };
             let outcome = self.engine.execute(&mut connection.client, args, resolved, owned_arg, &mut self.replies);
             let outcome = match outcome {
                 Outcome::ScriptCall(script_call) => {
                     self.push_run(token, *start);
                     let Some(ran) = self.run_apart(token, script_call, args, rest) else {
-                        return Executed { is_put_off, stop: None };
+                        return Executed { is_rest_deferred, stop: None };
                     };
-                    is_put_off = ran.put_off;
+                    is_rest_deferred = ran.is_rest_deferred;
                     *start = self.replies.len() - ran.reply_bytes;
                     ran.outcome
                 }
@@ -476,15 +478,15 @@ impl Worker {
         if stop.is_none() && self.engine.inbox().has_deliveries() {
             *start = self.deliver_between(token, *start);
         }
-        Executed { is_put_off, stop }
+        Executed { is_rest_deferred, stop }
     }
 
     /// Stops a connection. Its requests that are not executed yet are deferred.
     fn stop_for(&mut self, token: usize, stop: Stop) {
         match stop {
-            Stop::Script => self.hold_for_script(token),
+            Stop::Script => self.block_for_script(token),
             Stop::Pause => self.pause(token),
-            Stop::Wait(waiter) => self.begin_to_wait(token, waiter),
+            Stop::Wait(waiter) => self.block_connection(token, waiter),
         }
     }
 
@@ -492,7 +494,7 @@ impl Worker {
     /// command that caused them. Returns where the next replies begin.
     fn deliver_between(&mut self, token: usize, start: usize) -> usize {
         self.runs.push(Run { token, start, end: self.replies.len() });
-        self.make_deliveries();
+        self.deliver_pending();
         self.replies.len()
     }
 
@@ -518,7 +520,7 @@ impl Worker {
 
     /// Executes deferred requests, up to a turn's limit.
     fn serve_deferred(&mut self, token: usize) {
-        if self.holds_back(token) {
+        if self.throttles(token) {
             return;
         }
         self.catch_up(token);
@@ -563,7 +565,7 @@ impl Worker {
         self.runs.push(Run { token, start, end: self.replies.len() });
         self.write_many_replies();
         if becomes_replica {
-            self.note_new_feed(token);
+            self.register_feed(token);
         }
     }
 
@@ -571,7 +573,7 @@ impl Worker {
     fn pause(&mut self, token: usize) {
         self.paused.push(token);
         if self.server.admission.has(Reasons::LOADING) {
-            self.timers.look_soon();
+            self.timers.check_soon();
         }
         self.stop(token, ClientFlags::BLOCKED | ClientFlags::PAUSED);
     }
@@ -639,7 +641,7 @@ impl Parse<'_> {
     #[inline]
     fn all(&mut self, source: Source, input: &[u8]) -> Found {
         if input.first() == Some(&violation::TLS_HANDSHAKE) && violation::is_tls(input) && self.is_new() {
-            return self.turn_away(input.len());
+            return self.reject_tls(input.len());
         }
         let (mut pos, before) = (0, self.batch.requests.len());
         let mut last = Last::default();
@@ -696,7 +698,7 @@ impl Parse<'_> {
 
     /// Sends an error to the client and closes the connection in the next turn.
     #[cold]
-    fn turn_away(&mut self, bytes: usize) -> Found {
+    fn reject_tls(&mut self, bytes: usize) -> Found {
         violation::log_tls(&self.connection.client.info);
         self.connection.output.push(violation::NO_TLS);
         self.connection.unwritten = true;
@@ -745,13 +747,13 @@ impl Parse<'_> {
         keyed
     }
 
-    /// The database and the hashes of the first keys that a script declares. Starts prefetching them.
+    /// The first keys that a script declares. Starts prefetching them.
     #[inline(never)]
-    fn declared(&self, args: Args<'_>) -> SmallVec<[(usize, u64); DECLARED_MAX]> {
+    fn declared(&self, args: Args<'_>) -> SmallVec<[DeclaredKey; DECLARED_MAX]> {
         let count = args.get(script_call::KEYS_COUNT).and_then(parse_i64);
         let count = count.and_then(|count| usize::try_from(count).ok()).unwrap_or(0).min(DECLARED_MAX);
         let keys = (script_call::FIRST_KEY..).map_while(|index| args.get(index)).take(count);
-        keys.map(|key| (self.connection.client.db, self.hash(key))).collect()
+        keys.map(|key| DeclaredKey { db: self.connection.client.db, hash: self.hash(key) }).collect()
     }
 
     /// Adds a request that has the same command and argument count as the preceding one.

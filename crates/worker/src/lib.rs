@@ -53,7 +53,7 @@ use std::time::Duration;
 /// Maximum number of events per poll.
 const EVENTS: usize = 1024;
 /// Interval at which throttled publishers are checked.
-const HELD_BACK: Duration = Duration::from_millis(1);
+const THROTTLE_CHECK: Duration = Duration::from_millis(1);
 const WAKE: usize = usize::MAX;
 /// Tokens from this value up belong to listeners.
 const FIRST_LISTENER: usize = usize::MAX - 1024;
@@ -74,7 +74,7 @@ pub struct Worker {
     /// Pending deliveries to this worker's connections.
     deliveries: delivery::Deliveries,
     /// Publishing connections throttled because delivery lags behind.
-    held_back: Vec<usize>,
+    throttled: Vec<usize>,
     listeners: Listeners,
     /// Listeners that may still have pending connections after the last turn's share was accepted.
     unfinished: Vec<usize>,
@@ -99,7 +99,7 @@ pub struct Worker {
     postponed: Vec<usize>,
     runs: Vec<output::Run>,
     /// Whether a connection exceeded its output limit and was closed since replies were last written.
-    cut_off_any: bool,
+    closed_over_limit: bool,
     /// Connections that received messages since replies were last written.
     reached: usize,
     /// Number of times that replies were written.
@@ -109,7 +109,7 @@ pub struct Worker {
     /// End offset of the write log when last checked.
     log_seen: u64,
     /// Whether no requests are read until the append-only file catches up.
-    rests: bool,
+    pauses_reading: bool,
     timers: timers::Timers,
     /// Migrated keys returned by the migrator, not yet settled.
     returned: Vec<MigrationJob>,
@@ -141,7 +141,7 @@ impl Worker {
             handshakes: handshake::Handshakes::default(),
             paused: Vec::new(),
             deliveries: delivery::Deliveries::default(),
-            held_back: Vec::new(),
+            throttled: Vec::new(),
             listeners,
             unfinished: Vec::new(),
             unaccepted: Vec::new(),
@@ -156,12 +156,12 @@ impl Worker {
             resumed: 0,
             postponed: Vec::new(),
             runs: Vec::new(),
-            cut_off_any: false,
+            closed_over_limit: false,
             reached: 0,
             writes: 0,
             awaiting_fsync: awaiting_fsync::AwaitingFsync::default(),
             log_seen: 0,
-            rests: false,
+            pauses_reading: false,
             timers: timers::Timers::new(),
             returned: Vec::new(),
             feeds: Vec::new(),
@@ -186,12 +186,12 @@ impl Worker {
         let mut ended = Ticks::now();
         while !self.server.is_ending() {
             let delivers = !self.deliveries.is_empty() || self.engine.inbox().has_deliveries();
-            let at_most = if self.rests {
-                HELD_BACK
+            let at_most = if self.pauses_reading {
+                THROTTLE_CHECK
             } else if !self.has_more_to_do(delivers) {
                 let wait = self.timers.wait(ended, self.engine.now_ms, &self.server.defrag);
                 let wait = if self.has_pending { wait.min(feeding::FEED_DELAY_MAX) } else { wait };
-                if self.held_back.is_empty() { wait } else { wait.min(HELD_BACK) }
+                if self.throttled.is_empty() { wait } else { wait.min(THROTTLE_CHECK) }
             } else {
                 Duration::ZERO
             };
@@ -216,9 +216,9 @@ impl Worker {
     /// Runs one turn; returns the time at which it ended.
     fn turn(&mut self, events: &Events) -> Ticks {
         let began = self.engine.update_clock();
-        self.keep_up_with_log();
+        self.sync_with_log();
         if !self.unfinished.is_empty() {
-            self.go_on_accepting();
+            self.continue_accepting();
         }
         let requests = self.engine.stats.requests.get();
         for event in events.iter() {
@@ -226,10 +226,10 @@ impl Worker {
                 WAKE => {}
                 token if token >= FIRST_LISTENER => self.accept(token - FIRST_LISTENER),
                 token => {
-                    if event.is_writable() && self.wants_room(token) {
+                    if event.is_writable() && self.has_pending_output(token) {
                         self.write_waiting(token);
                     }
-                    if event.is_read_closed() && self.note_read_closed(token) {
+                    if event.is_read_closed() && self.handle_read_closed(token) {
                         self.close(token);
                     } else if event.is_readable() || event.is_read_closed() || event.is_error() {
                         self.queue(token);
@@ -239,32 +239,32 @@ impl Worker {
         }
         self.read_messages();
         if self.engine.inbox().has_deliveries() {
-            self.make_deliveries();
+            self.deliver_pending();
         }
         // Work that takes locks by itself is postponed while a long script runs, which may hold them.
         let is_busy = self.engine.is_busy();
         if !is_busy {
             self.settle_returned();
         }
-        if !self.rests {
+        if !self.pauses_reading {
             self.serve_ready();
             self.forget_resumed();
         }
-        self.shake_hands();
+        self.continue_handshakes();
         if !is_busy && !self.engine.is_busy() {
             self.continue_evicting();
             self.run_timers();
             self.defragment();
-            self.end_waits();
+            self.expire_waits();
             self.engine.settle_turn();
         }
         if !self.deliveries.is_empty() || self.engine.inbox().has_deliveries() {
-            self.make_deliveries();
+            self.deliver_pending();
         }
         self.write_replies();
         let executed = self.engine.stats.requests.get() - requests;
         self.feed_when_due(executed > 0);
-        self.release_held_back();
+        self.release_throttled();
         self.engine.settle_memory();
         let ended = Ticks::now();
         self.engine.stats.count_turn(ended.us_since(began), executed);
@@ -274,17 +274,17 @@ impl Worker {
     /// Syncs this worker with the write log at the start of a turn: passes the time to the files, sends replies whose
     /// fsync has completed, and stops reading requests when too many replies await fsync or the append-only file falls
     /// too far behind.
-    fn keep_up_with_log(&mut self) {
+    fn sync_with_log(&mut self) {
         let log = &self.server.keyspace.log;
         if !log.has_readers() {
-            self.rests = false;
+            self.pauses_reading = false;
             return self.release_synced();
         }
         if self.engine.runtime_config.aof_timestamps {
             self.server.aof.mark_time(log, self.engine.now_ms / 1000);
         }
         self.release_synced();
-        self.rests = self.awaiting_fsync.is_full() || self.server.aof.is_behind(log);
+        self.pauses_reading = self.awaiting_fsync.is_full() || self.server.aof.is_behind(log);
     }
 
     /// Wakes the followers of the write log if its end has moved. Returns whether this turn's replies must await fsync.
@@ -300,7 +300,7 @@ impl Worker {
 
     /// Handles the peer closing its sending side. Returns whether the connection can be closed at once: it is stopped,
     /// and the replies to its requests would have no recipient.
-    fn note_read_closed(&mut self, token: usize) -> bool {
+    fn handle_read_closed(&mut self, token: usize) -> bool {
         self.connections.get_mut(token).is_some_and(|connection| {
             connection.read_closed = true;
             // Requests sent right behind the TLS handshake are still executed.
@@ -337,7 +337,7 @@ impl Worker {
             match message {
                 Message::Close(info) => self.close_doomed(&info),
                 Message::Resume => self.resume_paused(),
-                Message::Loaded => self.timers.hurry(),
+                Message::Loaded => self.timers.make_due(),
                 Message::Unclog => {
                     let tokens: Vec<usize> = self.connections.iter().map(|(token, _)| token).collect();
                     tokens.into_iter().for_each(|token| self.write_waiting(token));
@@ -371,7 +371,7 @@ impl Worker {
 
     /// Closes a connection.
     fn close(&mut self, token: usize) {
-        if self.postpones_closing(token) || self.protects(token) {
+        if self.postpone_closing(token) || self.is_protected(token) {
             return;
         }
         let Some(mut connection) = self.connections.try_remove(token) else { return };
@@ -394,7 +394,7 @@ impl Worker {
             self.paused.retain(|paused| *paused != token);
             self.handshakes.remove(token);
         }
-        self.stop_waiting(connection.waiter.take());
+        self.cancel_blocked(connection.waiter.take());
         if let Some(feed) = connection.client.feed.take() {
             self.stop_feeding(token, feed);
         }
@@ -406,7 +406,7 @@ impl Worker {
     }
 
     /// Whether DEBUG PROTECT-CLIENT keeps this connection open instead of closing it. It executes no more requests.
-    fn protects(&self, token: usize) -> bool {
+    fn is_protected(&self, token: usize) -> bool {
         let Some(connection) = self.connections.get(token) else { return false };
         let info = &connection.client.info;
         let protected = info.protected.load(Ordering::Relaxed);
@@ -474,7 +474,7 @@ impl Worker {
 
     /// Accepts from the listeners that had more than a turn's share pending.
     #[cold]
-    fn go_on_accepting(&mut self) {
+    fn continue_accepting(&mut self) {
         for listener in std::mem::take(&mut self.unfinished) {
             self.accept(listener);
         }

@@ -40,7 +40,7 @@ pub(super) struct Ran {
     /// Bytes of its reply.
     pub reply_bytes: usize,
     /// Whether the rest of the batch was deferred.
-    pub put_off: bool,
+    pub is_rest_deferred: bool,
 }
 
 /// A worker that serves other clients while one of its requests is executed apart from it.
@@ -58,7 +58,7 @@ const EVENTS: usize = 128;
 
 impl Yield for YieldingWorker<'_, '_> {
     fn yield_now(&mut self) {
-        self.put_off_rest();
+        self.defer_rest();
         let events = self.events.get_or_insert_with(|| Events::with_capacity(EVENTS));
         if events.wait(&self.worker.poll, Duration::ZERO).is_ok() {
             self.worker.turn(events);
@@ -66,15 +66,15 @@ impl Yield for YieldingWorker<'_, '_> {
     }
 
     fn connection(&mut self) -> Option<&mut dyn DebugConnection> {
-        self.put_off_rest();
+        self.defer_rest();
         self.worker.connections.get_mut(self.token).map(|connection| connection as &mut dyn DebugConnection)
     }
 }
 
 impl YieldingWorker<'_, '_> {
-    fn put_off_rest(&mut self) {
+    fn defer_rest(&mut self) {
         if let Some(rest) = self.rest.take() {
-            self.worker.put_off(rest);
+            self.worker.defer_batch(rest);
         }
     }
 }
@@ -89,8 +89,8 @@ impl Worker {
         rest: Rest<'_>,
     ) -> Option<Ran> {
         let connection = self.connections.get_mut(token)?;
-        let stand_in = Client::stand_in(connection.client.info.clone(), connection.client.identity.clone());
-        let mut client = std::mem::replace(&mut connection.client, stand_in);
+        let placeholder = Client::placeholder(connection.client.info.clone(), connection.client.identity.clone());
+        let mut client = std::mem::replace(&mut connection.client, placeholder);
         connection.away = true;
         let mut engine = std::mem::replace(&mut self.engine, self.standby_engine.take()?);
         // The standby engine is a bias revoker and could not wait for this engine to give up exclusive access.
@@ -98,28 +98,28 @@ impl Worker {
         let mut out = std::mem::take(&mut self.replies_apart);
         let mut yielding = YieldingWorker { worker: self, token, rest: Some(rest), events: None };
         let outcome = engine.execute_script_call(&mut client, script_call, args, &mut yielding, &mut out);
-        let put_off = yielding.rest.is_none();
+        let is_rest_deferred = yielding.rest.is_none();
         engine.resume_bias(bias_owner);
         self.standby_engine = Some(std::mem::replace(&mut self.engine, engine));
         if let Some(connection) = self.connections.get_mut(token) {
             connection.client = client;
             connection.away = false;
         }
-        if put_off {
-            self.come_back(token, rest.batch);
+        if is_rest_deferred {
+            self.return_to_service(token, rest.batch);
         }
         self.replies.extend_from_slice(&out);
         let reply_bytes = out.len();
         out.clear();
         out.shrink_to(SHARED);
         self.replies_apart = out;
-        Some(Ran { outcome, reply_bytes, put_off })
+        Some(Ran { outcome, reply_bytes, is_rest_deferred })
     }
 
     /// Defers the rest of a batch and sends the existing replies, so that other clients can be served.
-    fn put_off(&mut self, rest: Rest<'_>) {
-        for (token, _, _) in &rest.batch.held {
-            if let Some(connection) = self.connections.get_mut(*token) {
+    fn defer_batch(&mut self, rest: Rest<'_>) {
+        for input in &rest.batch.inputs {
+            if let Some(connection) = self.connections.get_mut(input.connection) {
                 connection.away = true;
             }
         }
@@ -136,9 +136,9 @@ impl Worker {
     }
 
     /// Returns connections that were away, and does the work that was postponed until locks could be taken again.
-    fn come_back(&mut self, token: usize, batch: &Batch) {
+    fn return_to_service(&mut self, token: usize, batch: &Batch) {
         self.write_replies();
-        for token in batch.held.iter().map(|(token, _, _)| *token).chain([token]) {
+        for token in batch.inputs.iter().map(|input| input.connection).chain([token]) {
             if let Some(connection) = self.connections.get_mut(token) {
                 connection.away = false;
                 connection.queued = false;
@@ -160,7 +160,7 @@ impl Worker {
 
     /// Whether closing a connection must be postponed, because closing takes locks that a script may hold or because
     /// its request is being executed.
-    pub(super) fn postpones_closing(&mut self, token: usize) -> bool {
+    pub(super) fn postpone_closing(&mut self, token: usize) -> bool {
         let Some(connection) = self.connections.get_mut(token) else { return false };
         let takes_locks = connection.waiter.is_some() || connection.client.watching.is_some();
         let postponed = connection.away || (takes_locks && self.engine.is_busy());
@@ -189,7 +189,7 @@ impl Worker {
     }
 
     /// Stops a connection until the script that blocks its next request has ended.
-    pub(super) fn hold_for_script(&mut self, token: usize) {
+    pub(super) fn block_for_script(&mut self, token: usize) {
         self.engine.blocked_by_script += 1;
         self.server.scripting.held.fetch_add(1, Ordering::SeqCst);
         self.paused.push(token);

@@ -22,7 +22,7 @@ pub struct Run {
 }
 
 /// Maximum pending output, in bytes, of an unauthenticated client.
-const STRANGERS_OUTPUT: u64 = 1024;
+const UNAUTHENTICATED_OUTPUT_MAX: u64 = 1024;
 /// Maximum runs of one connection written with one call.
 const SLICES_PER_WRITE: usize = 128;
 /// Number of runs after which they are written before the batch continues.
@@ -34,11 +34,11 @@ const REPLIES_KEPT: usize = 512 * 1024;
 
 /// DEBUG CLIENT-ENFORCE-REPLY-LIST: whether all output goes through the block lists that normally take only the bytes a
 /// socket does not accept.
-pub fn list_replies(server: &Services, on: bool) {
+pub fn set_reply_list(server: &Services, on: bool) {
     server.written_at_once.store(if on { 0 } else { WRITTEN_AT_ONCE }, Ordering::Relaxed);
 }
 
-fn lists_replies(server: &Services) -> bool {
+fn uses_reply_list(server: &Services) -> bool {
     server.written_at_once.load(Ordering::Relaxed) == 0
 }
 
@@ -56,25 +56,25 @@ impl Worker {
     pub(super) fn write_replies(&mut self) {
         kvick_runtime::logging::settle();
         self.engine.settle_tracking();
-        let waits = self.note_log() || self.server.aof.holds_all() || self.holds();
-        if self.owes_replies() && (!waits || self.runs.is_empty() || !self.hold_replies()) {
+        let waits = self.note_log() || self.server.aof.holds_all() || self.has_retained_replies();
+        if self.has_replies() && (!waits || self.runs.is_empty() || !self.retain_replies()) {
             self.write_out();
         }
     }
 
     /// Whether [`Worker::write_out`] has anything to do.
     #[inline]
-    fn owes_replies(&self) -> bool {
-        !self.runs.is_empty() || !self.replies.is_empty() || self.cut_off_any
+    fn has_replies(&self) -> bool {
+        !self.runs.is_empty() || !self.replies.is_empty() || self.closed_over_limit
     }
 
     /// Writes the batch's replies, each connection's with one call if the socket takes them.
     pub(super) fn write_out(&mut self) {
-        if !self.owes_replies() {
+        if !self.has_replies() {
             return;
         }
         if let [run] = self.runs[..]
-            && !self.cut_off_any
+            && !self.closed_over_limit
             && self.replies.capacity() <= REPLIES_KEPT
         {
             return self.write_only(run);
@@ -108,14 +108,14 @@ impl Worker {
         self.runs = runs;
         self.runs.clear();
         self.runs.shrink_to(RUNS_KEPT);
-        self.keep_room(replies);
+        self.recycle_replies(replies);
     }
 
     /// Keeps the buffer of written replies unless it is large.
     #[inline]
-    fn keep_room(&mut self, replies: Vec<u8>) {
+    fn recycle_replies(&mut self, replies: Vec<u8>) {
         // The reply of a client closed for its output is larger than normal.
-        let is_usual = !std::mem::take(&mut self.cut_off_any);
+        let is_usual = !std::mem::take(&mut self.closed_over_limit);
         if replies.capacity() <= REPLIES_KEPT && is_usual {
             self.replies = replies;
             self.replies.clear();
@@ -134,7 +134,7 @@ impl Worker {
             self.connections[run.token].output.push(&replies[run.start + written..run.end]);
             self.write_waiting(run.token);
         }
-        self.keep_room(replies);
+        self.recycle_replies(replies);
     }
 
     /// Writes a connection's part of the replies. Returns the bytes taken if the socket did not take all and the rest
@@ -150,7 +150,7 @@ impl Worker {
         if hard_bytes > 0 && waiting > hard_bytes {
             // The reply exceeds the limit: the client receives none of it, regardless of how much the socket would
             // take.
-            self.cut_off(token, waiting);
+            self.close_over_limit(token, waiting);
             return None;
         }
         let mut written = 0;
@@ -189,7 +189,7 @@ impl Worker {
     }
 
     /// Whether a connection has anything to write. The poll reports writability along with input.
-    pub(super) fn wants_room(&self, token: usize) -> bool {
+    pub(super) fn has_pending_output(&self, token: usize) -> bool {
         let Some(connection) = self.connections.get(token) else { return false };
         let is_settled = connection.has_written_all() && connection.above_soft_since.is_none();
         !is_settled || connection.client.feed.is_some() || connection.client.fate != Fate::Open
@@ -199,7 +199,7 @@ impl Worker {
     pub(super) fn write_waiting(&mut self, token: usize) {
         let Some(connection) = self.connections.get_mut(token) else { return };
         if !connection.has_written_all() {
-            if lists_replies(self.server) {
+            if uses_reply_list(self.server) {
                 self.enforce_output_limit(token);
             }
             let Some(connection) = self.connections.get_mut(token) else { return };
@@ -247,7 +247,7 @@ impl Worker {
         let Some(connection) = self.connections.get_mut(token) else { return };
         let mut limit = connection.output_limit(&self.engine.runtime_config);
         let mut waiting = connection.waiting();
-        if lists_replies(self.server) {
+        if uses_reply_list(self.server) {
             waiting = waiting.max(connection.output.memory() as u64);
         }
         if connection.client.feed.is_some() {
@@ -257,8 +257,8 @@ impl Worker {
                 *bytes = kept.max(*bytes);
             }
         }
-        if waiting > STRANGERS_OUTPUT && connection.client.is_stranger(self.server) {
-            limit.hard_bytes = STRANGERS_OUTPUT;
+        if waiting > UNAUTHENTICATED_OUTPUT_MAX && connection.client.is_unauthenticated(self.server) {
+            limit.hard_bytes = UNAUTHENTICATED_OUTPUT_MAX;
         }
         let above = |bytes: u64| bytes > 0 && waiting > bytes;
         connection.above_soft_since =
@@ -266,17 +266,17 @@ impl Worker {
         let too_long =
             connection.above_soft_since.is_some_and(|since| since.elapsed().as_secs() > limit.soft_seconds.into());
         if above(limit.hard_bytes) || too_long {
-            self.cut_off(token, waiting);
+            self.close_over_limit(token, waiting);
         }
     }
 
     /// Closes a connection whose pending output is too large.
     #[cold]
-    fn cut_off(&mut self, token: usize, waiting: u64) {
+    fn close_over_limit(&mut self, token: usize, waiting: u64) {
         let Some(connection) = self.connections.get(token) else { return };
         let info = &connection.client.info;
         info.set_flags(ClientFlags::CLOSE_ASAP, true);
-        self.cut_off_any = true;
+        self.closed_over_limit = true;
         self.engine.stats.output_limit_disconnections.add(1);
         kvick_runtime::logging::warning(format_args!(
             "Client id={} addr={} scheduled to be closed ASAP for overcoming of output buffer limits. ({waiting} bytes \

@@ -17,7 +17,7 @@ const SHARE_PER_PASS: usize = 10;
 const CONNECTIONS_PER_PASS_MIN: usize = 5;
 
 /// Interval of checks for clients that wait for the data set to load.
-const LOOK_SOON: Duration = Duration::from_millis(5);
+const CHECK_SOON: Duration = Duration::from_millis(5);
 
 /// Time without input after which a connection's input buffer is shrunk to its contents.
 const IDLE_INPUT_MS: i64 = 2000;
@@ -46,13 +46,13 @@ impl Timers {
     }
 
     /// Makes all timers due now.
-    pub fn hurry(&mut self) {
+    pub fn make_due(&mut self) {
         self.next = Ticks::now();
     }
 
     /// Schedules an early check for clients that wait for the data set to load.
-    pub fn look_soon(&mut self) {
-        self.next = self.next.min(Ticks::now().after(LOOK_SOON));
+    pub fn check_soon(&mut self) {
+        self.next = self.next.min(Ticks::now().after(CHECK_SOON));
     }
 
     /// Time from `now` until the next timer is due.
@@ -85,7 +85,7 @@ impl Worker {
         let us = Ticks::now().us_since(now);
         self.engine.stats.expire_us.add(us);
         self.server.latency.record("expire-cycle", us / 1000, self.engine.runtime_config.latency_threshold_ms);
-        self.look_at_connections();
+        self.check_connections();
         for listener in std::mem::take(&mut self.unaccepted) {
             self.accept(listener);
         }
@@ -155,7 +155,7 @@ impl Worker {
             return;
         }
         // This cannot change within a batch: loading and becoming a replica begin under the global lock.
-        if self.engine.enter() && !self.engine.is_others_data() {
+        if self.engine.enter() && !self.engine.is_data_external() {
             self.sweep(period);
         }
         self.engine.leave();
@@ -186,7 +186,7 @@ impl Worker {
     }
 
     /// Closes connections that were idle or above their soft output limit for too long.
-    fn look_at_connections(&mut self) {
+    fn check_connections(&mut self) {
         let count = (self.connections.len() / SHARE_PER_PASS).max(CONNECTIONS_PER_PASS_MIN);
         let timeout_ms = self.engine.runtime_config.timeout.as_millis() as i64;
         let from = self.timers.next_connection;
@@ -212,7 +212,7 @@ impl Worker {
             } else if connection.socket.is_handshaking()
                 && self.engine.now_ms - connection.client.info.connected_ms > HANDSHAKE_MAX_MS
             {
-                self.give_up(token, "the handshake takes too long");
+                self.abandon(token, "the handshake takes too long");
             } else if connection.above_soft_since.is_some() {
                 self.enforce_output_limit(token);
             }

@@ -81,7 +81,7 @@ fn wait_for_replicas(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> 
         cx.reply.uint(there);
         return Ok(());
     }
-    begin_waiting(cx, Place::Memory, 0, replicas, until_ms);
+    block_request(cx, Place::Memory, 0, replicas, until_ms);
     Ok(())
 }
 
@@ -97,7 +97,7 @@ fn refuse_on_replica(cx: &Session<'_>, name: &str) -> Result<(), Error> {
 }
 
 /// Blocks the client, and requests acknowledgements from replicas.
-fn begin_waiting(cx: &mut Session<'_>, place: Place, local: u64, replicas: u64, until_ms: Option<i64>) {
+fn block_request(cx: &mut Session<'_>, place: Place, local: u64, replicas: u64, until_ms: Option<i64>) {
     // The client waits for no key: the thread that owns the append-only file ends the wait.
     let waiter = Waiter::new(Kind::String, false, 0, Box::new(()));
     if replicas > 0 {
@@ -138,6 +138,6 @@ fn wait(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         cx.reply.uint(there);
         return Ok(());
     }
-    begin_waiting(cx, Place::Disk, local, replicas, until_ms);
+    block_request(cx, Place::Disk, local, replicas, until_ms);
     Ok(())
 }

@@ -102,7 +102,7 @@ pub struct Refused;
 /// lock.
 pub fn abort(server: &Server) -> bool {
     let there_was = server.shutdown.take().is_some() | server.shutdown.is_waiting();
-    give_up(server);
+    abandon(server);
     there_was
 }
 
@@ -184,12 +184,12 @@ fn go_on(server: &'static Server) {
     let mut global = server.keyspace.lock_global();
     // It may have been withdrawn meanwhile. A refusal has been logged.
     if server.shutdown.is_waiting() && end(server, &mut global, flags).is_err() {
-        give_up(server);
+        abandon(server);
     }
 }
 
 /// Abandons a waiting shutdown, and answers the clients that requested it.
-fn give_up(server: &Server) {
+fn abandon(server: &Server) {
     let Some(waiting) = server.shutdown.waiting.lock().take() else { return };
     for Asker { client, ticket, version } in waiting.askers {
         let mut reply = Vec::new();

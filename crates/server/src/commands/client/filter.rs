@@ -152,8 +152,8 @@ impl<'a> Filter<'a> {
         !(self.skip_me && client.id == me)
             && self.age_min.is_none_or(old_enough)
             && self.idle_min.is_none_or(idle_enough)
-            && self.wanted.asked(client).all(|holds| holds)
-            && !self.unwanted.asked(client).any(|holds| holds)
+            && self.wanted.asked(client).all(|has_retained_replies| has_retained_replies)
+            && !self.unwanted.asked(client).any(|has_retained_replies| has_retained_replies)
     }
 }
 

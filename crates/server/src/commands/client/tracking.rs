@@ -208,7 +208,7 @@ fn trackinginfo(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
         (flags.contains(ClientFlags::NOLOOP), "noloop"),
         (flags.contains(ClientFlags::BROKEN_REDIRECT), "broken_redirect"),
     ];
-    let words = words.into_iter().filter_map(|(holds, word)| holds.then_some(word));
+    let words = words.into_iter().filter_map(|(has_retained_replies, word)| has_retained_replies.then_some(word));
     cx.reply.map(3);
     cx.reply.bulk(b"flags");
     cx.reply.set(words.clone().count());

@@ -71,7 +71,7 @@ const SUBCOMMANDS: &[Subcommand] = &[
     sub("aof-flush-sleep", 3, 3, appendonly::flush_sleep),
     sub("assert", 2, usize::MAX, crash::assertion),
     global("change-repl-id", 2, 2, replication::change_id),
-    sub("client-enforce-reply-list", 3, 3, list_replies),
+    sub("client-enforce-reply-list", 3, 3, set_reply_list),
     sub("config-rewrite-force-all", 2, 2, rewrite_all),
     sub("delay-rdb-client-free-seconds", 3, 3, replication::keep_log),
     global("digest", 2, 2, digest::all),
@@ -176,8 +176,8 @@ fn pause_cron(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
 }
 
 /// Puts all replies into block lists before they are written, so that the limits count the blocks.
-fn list_replies(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
-    output::list_replies(cx.server, &args[2] != b"0");
+fn set_reply_list(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    output::set_reply_list(cx.server, &args[2] != b"0");
     cx.reply.ok();
     Ok(())
 }

@@ -79,7 +79,7 @@ fn psync(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         return Ok(());
     }
     // From here on the connection is a replica's.
-    cx.client.look_at_requests();
+    cx.client.check_every_request();
     cx.client.feed = Some(Box::new(match continued {
         Some(follower) => Feed::of_log(replica, follower),
         None => {
