@@ -18,7 +18,6 @@ use kvick_store::{Collection, Db, EventClass, Kind, List, Set, SortedSet, Str};
 use smallvec::smallvec;
 
 use crate::context::{Context, Error, Handler};
-use crate::list::limits;
 use crate::spec::{
     Arg, Begin, Categories, Command, Find, Flags, Group, KeyFlags, KeyPosition, KeyPositions, KeySpec, LockRule, Spec,
 };
@@ -185,7 +184,7 @@ fn store(cx: &mut Context<'_>, args: Args<'_>, index: usize, request: &Request<'
     let key = cx.key(args, index);
     if values.len() > 0 {
         let mut list = List::new();
-        list.extend(Side::Tail, values.iter(), limits(cx));
+        list.extend(Side::Tail, values.iter(), cx.settings.encoding.list);
         cx.db.put(key, list.into(), None);
         cx.db.effects().notify(EventClass::LIST, "sortstore", key.bytes);
         cx.db.effects().changed(values.len() as u64);

@@ -286,7 +286,7 @@ mod tests {
     fn ranks_count_from_either_end() {
         let mut bench = Bench::new(&[COMMANDS]);
         for entries in [0, 128] {
-            bench.settings.zset_max_listpack_entries = entries;
+            bench.settings.encoding.sorted_set.entries = entries;
             bench.run("ZADD z 1 a 2 b 3 c");
             assert_eq!(bench.run("ZRANK z c"), ":2");
             assert_eq!(bench.run("ZREVRANK z c"), ":0");
@@ -326,7 +326,7 @@ mod tests {
         assert_eq!(bench.run("ZSCAN z 0"), "*2 $1 0 *4 $1 b $3 0.1 $1 a $1 1");
         assert_eq!(bench.run("ZSCAN z 0 match b noscores"), "*2 $1 0 *1 $1 b");
         assert_eq!(bench.run("ZSCAN z 0 wrong"), "-ERR syntax error");
-        bench.settings.zset_max_listpack_entries = 0;
+        bench.settings.encoding.sorted_set.entries = 0;
         bench.run("ZADD large 0.1 b");
         assert_eq!(bench.run("ZSCAN large 0"), "*2 $1 0 *2 $1 b $19 0.10000000000000001");
     }

@@ -346,7 +346,7 @@ mod tests {
     fn elements_are_taken_from_either_end() {
         let mut bench = Bench::new(&[COMMANDS]);
         for entries in [0, 128] {
-            bench.settings.zset_max_listpack_entries = entries;
+            bench.settings.encoding.sorted_set.entries = entries;
             bench.run("ZADD z 1 a 2 b 3 c 4 d 5 e");
             assert_eq!(bench.run("ZPOPMIN z"), "*2 $1 a $1 1");
             assert_eq!(bench.run("ZPOPMAX z 2"), "*4 $1 e $1 5 $1 d $1 4");

@@ -9,7 +9,7 @@ use kvick_resp::Args;
 use kvick_store::collections::sorted_set::Cut;
 use kvick_store::{Collection, IntBuf, SortedSet};
 
-use super::{bounds, integer, limits, ranks_between, reply_element, reply_list, store_result};
+use super::{bounds, integer, ranks_between, reply_element, reply_list, store_result};
 use crate::context::{Context, Error, Handler};
 use crate::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spec};
 
@@ -203,7 +203,7 @@ pub const ZRANGESTORE: Command<Handler> = Command::new(
 fn zrangestore(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let request = Request::parse(args.slice_from(2), Form::default(), true)?;
     let source = cx.key(args, 2);
-    let limits = limits(cx.settings);
+    let limits = cx.settings.encoding.sorted_set;
     let mut result = SortedSet::new();
     if let Some(set) = cx.db.read::<SortedSet>(source)? {
         let ranks = request.ranks(set);
@@ -358,9 +358,9 @@ mod tests {
     fn bench() -> Bench {
         let mut bench = Bench::new(&[COMMANDS]);
         bench.run("ZADD small 1 a 2 b 3 c 4 d");
-        bench.settings.zset_max_listpack_entries = 0;
+        bench.settings.encoding.sorted_set.entries = 0;
         bench.run("ZADD large 1 a 2 b 3 c 4 d");
-        bench.settings.zset_max_listpack_entries = 128;
+        bench.settings.encoding.sorted_set.entries = 128;
         bench
     }
 

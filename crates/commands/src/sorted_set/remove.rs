@@ -153,7 +153,7 @@ mod tests {
     fn ranges_go_by_rank_score_and_member() {
         let mut bench = Bench::new(&[COMMANDS]);
         for entries in [0, 128] {
-            bench.settings.zset_max_listpack_entries = entries;
+            bench.settings.encoding.sorted_set.entries = entries;
             bench.run("ZADD z 1 a 2 b 3 c 4 d 5 e 6 f 7 g");
             assert_eq!(bench.run("ZREMRANGEBYRANK z -2 -1"), ":2");
             assert_eq!(bench.run("ZREMRANGEBYSCORE z (1 2"), ":1");
