@@ -85,6 +85,17 @@ pub struct Spec {
     pub deprecated: Option<(&'static str, &'static str)>,
     /// Whether only servers send this command, to each other.
     pub internal: bool,
+    /// The setting that must allow this command; `None` if it needs none.
+    pub protection: Option<Protection>,
+}
+
+/// The settings that allow commands which could harm the server or the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protection {
+    /// `enable-debug-command`, for DEBUG.
+    Debug,
+    /// `enable-module-command`, for MODULE.
+    Module,
 }
 
 /// Finds the key positions in the arguments.
@@ -127,6 +138,7 @@ impl Spec {
             tips: &[],
             deprecated: None,
             internal: false,
+            protection: None,
         }
     }
 
@@ -228,6 +240,12 @@ impl Spec {
     /// Marks it as sent only between servers.
     pub const fn internal(mut self) -> Self {
         self.internal = true;
+        self
+    }
+
+    /// Sets the setting that must allow it.
+    pub const fn protection(mut self, protection: Protection) -> Self {
+        self.protection = Some(protection);
         self
     }
 
@@ -380,41 +398,39 @@ bitflags! {
         const MAY_REPLICATE = 1 << 14;
         /// May be called without keys although it has key specifications.
         const NO_MANDATORY_KEYS = 1 << 15;
-        /// Needs `enable-debug-command` or a similar setting.
-        const PROTECTED = 1 << 16;
         /// Not allowed while a replica loads a full sync into a staging database and serves its old data.
-        const NO_ASYNC_LOADING = 1 << 17;
+        const NO_ASYNC_LOADING = 1 << 16;
         /// Not allowed in a transaction.
-        const NO_MULTI = 1 << 18;
+        const NO_MULTI = 1 << 17;
         /// Allowed while a script exceeds its time limit.
-        const ALLOW_BUSY = 1 << 19;
+        const ALLOW_BUSY = 1 << 18;
         /// May access keys that it does not name.
-        const TOUCHES_ARBITRARY_KEYS = 1 << 20;
+        const TOUCHES_ARBITRARY_KEYS = 1 << 19;
         /// Operates on every database.
-        const ALL_DBS = 1 << 21;
+        const ALL_DBS = 1 << 20;
 
         // Flags for internal use, which COMMAND INFO does not show.
 
         /// Executed immediately within MULTI instead of being queued.
-        const IMMEDIATE = 1 << 22;
+        const IMMEDIATE = 1 << 21;
         /// Executes the queued transaction.
-        const EXECUTES = 1 << 23;
+        const EXECUTES = 1 << 22;
         /// Ends the WATCH of its client, so it locks the watched keys.
-        const UNWATCHES = 1 << 24;
+        const UNWATCHES = 1 << 23;
         /// Allowed while a RESP2 client is subscribed.
-        const SUBSCRIBED = 1 << 25;
+        const SUBSCRIBED = 1 << 24;
         /// Deletes every key, which makes earlier dumps obsolete.
-        const FLUSHES = 1 << 26;
+        const FLUSHES = 1 << 25;
         /// Selects the database given by its first argument.
-        const SELECTS = 1 << 27;
+        const SELECTS = 1 << 26;
         /// May change the client's user.
-        const LOGS_IN = 1 << 28;
+        const LOGS_IN = 1 << 27;
         /// Allowed on the replication connection of a replica.
-        const FROM_REPLICA = 1 << 29;
+        const FROM_REPLICA = 1 << 28;
         /// Used by monitoring tools to check whether writes are accepted, so it is refused when writes are.
-        const HEALTH_CHECK = 1 << 30;
+        const HEALTH_CHECK = 1 << 29;
         /// Leaves the effect of CLIENT CACHING for the next command.
-        const KEEPS_CACHING = 1 << 31;
+        const KEEPS_CACHING = 1 << 30;
     }
 }
 
