@@ -81,12 +81,21 @@ pub struct Spec {
     pub history: &'static [(&'static str, &'static str)],
     /// Hints for clients and proxies, such as `request_policy:all_shards`.
     pub tips: &'static [&'static str],
-    /// (Version in which it was deprecated, replacement).
-    pub deprecated: Option<(&'static str, &'static str)>,
+    /// Since when it is deprecated, and its replacement.
+    pub deprecated: Option<Deprecation>,
     /// Whether only servers send this command, to each other.
     pub internal: bool,
     /// The setting that must allow this command; `None` if it needs none.
     pub protection: Option<Protection>,
+}
+
+/// The deprecation of a command.
+#[derive(Clone, Copy, Debug)]
+pub struct Deprecation {
+    /// The version in which it was deprecated.
+    pub since: &'static str,
+    /// Its replacement, as text; may be empty.
+    pub instead: &'static str,
 }
 
 /// The settings that allow commands which could harm the server or the machine.
@@ -96,6 +105,17 @@ pub enum Protection {
     Debug,
     /// `enable-module-command`, for MODULE.
     Module,
+}
+
+/// The argument indices of keys, as COMMAND INFO shows them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeyRange {
+    /// The first key.
+    pub first: i64,
+    /// The last key; a negative index counts from the end.
+    pub last: i64,
+    /// The distance between keys.
+    pub step: i64,
 }
 
 /// Finds the key positions in the arguments.
@@ -233,7 +253,7 @@ impl Spec {
 
     /// Marks it as deprecated since a version, with its replacement.
     pub const fn deprecated(mut self, since: &'static str, instead: &'static str) -> Self {
-        self.deprecated = Some((since, instead));
+        self.deprecated = Some(Deprecation { since, instead });
         self
     }
 
@@ -296,18 +316,17 @@ impl Spec {
         }
     }
 
-    /// First key, last key (negative counts from the end) and step: the legacy key fields of COMMAND INFO. Zeros if
-    /// there are no keys, or if these fields cannot describe them. If there are several specifications, the result
-    /// covers adjoining ranges.
-    pub fn key_range(&self) -> (i64, i64, i64) {
+    /// The legacy key fields of COMMAND INFO. Zeros if there are no keys, or if these fields cannot describe them. If
+    /// there are several specifications, the result covers adjoining ranges.
+    pub fn key_range(&self) -> KeyRange {
         match self.keys {
-            [only] => only.triple().unwrap_or_default(),
+            [only] => only.range_of_keys().unwrap_or_default(),
             many => {
                 let adjoining = adjoining_ranges(many);
                 let first = adjoining.clone().flatten().map(|(first, _)| first).min();
                 // A position counted from the end is after all others.
                 let last = adjoining.flatten().map(|(_, last)| last).max_by_key(|last| *last as u64);
-                first.zip(last).map_or((0, 0, 0), |(first, last)| (first, last, 1))
+                first.zip(last).map_or(KeyRange::default(), |(first, last)| KeyRange { first, last, step: 1 })
             }
         }
     }
@@ -317,7 +336,7 @@ impl Spec {
         let incomplete = self.keys.iter().any(|spec| spec.flags.contains(KeyFlags::INCOMPLETE));
         incomplete
             || match self.keys {
-                [only] => only.triple().is_none(),
+                [only] => only.range_of_keys().is_none(),
                 many => adjoining_ranges(many).any(|range| range.is_none()),
             }
     }
@@ -327,8 +346,8 @@ impl Spec {
 fn adjoining_ranges(specs: &[KeySpec]) -> impl Iterator<Item = Option<(i64, i64)>> + Clone {
     let mut end = None;
     specs.iter().map(move |spec| {
-        let (first, last, _) =
-            spec.triple().filter(|(first, _, step)| *step == 1 && end.is_none_or(|end| end == first - 1))?;
+        let adjoins = |range: &KeyRange| range.step == 1 && end.is_none_or(|end| end == range.first - 1);
+        let KeyRange { first, last, .. } = spec.range_of_keys().filter(adjoins)?;
         end = Some(last);
         Some((first, last))
     })
@@ -630,12 +649,12 @@ impl KeySpec {
         self
     }
 
-    /// The legacy fields of COMMAND INFO (first key, last key and step), if they do not depend on the arguments.
-    pub fn triple(&self) -> Option<(i64, i64, i64)> {
+    /// The legacy key fields of COMMAND INFO, if they do not depend on the arguments.
+    fn range_of_keys(&self) -> Option<KeyRange> {
         match (self.begin, self.find) {
             (Begin::Index(first), Find::Range { last, step, .. }) => {
                 let last = if last >= 0 { first as i64 + last as i64 } else { last as i64 };
-                Some((first as i64, last, step as i64))
+                Some(KeyRange { first: first as i64, last, step: step as i64 })
             }
             _ => None,
         }
@@ -753,7 +772,8 @@ mod tests {
 
     fn facts(keys: &'static [KeySpec]) -> ((i64, i64, i64), bool) {
         let spec = Spec::new("test", -2).keys(keys);
-        (spec.key_range(), spec.has_movable_keys())
+        let KeyRange { first, last, step } = spec.key_range();
+        ((first, last, step), spec.has_movable_keys())
     }
 
     #[test]

@@ -358,9 +358,9 @@ fn find<'a>(set: &'a SortedSet, shape: &Shape, centre: Place, options: &Options)
     let enough = if options.any { count } else { usize::MAX };
     let mut found = Vec::new();
     for cell in shape.cells(centre) {
-        let (from, to) = cell.scores();
+        let scores = cell.scores();
         let cut = |score| Cut::Score { score, behind: false };
-        for (member, score) in set.range(set.ranks(&cut(from), &cut(to))) {
+        for (member, score) in set.range(set.ranks(&cut(scores.start), &cut(scores.end))) {
             if found.len() >= enough {
                 break;
             }

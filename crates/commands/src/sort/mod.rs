@@ -22,7 +22,7 @@ use crate::spec::{
     Arg, Begin, Categories, Command, Find, Flags, Group, KeyFlags, KeyPosition, KeyPositions, KeySpec, LockRule, Spec,
 };
 use crate::string::reply_string;
-use options::Request;
+use options::{NativeRange, Request};
 use words::Words;
 
 /// The commands of this family.
@@ -132,12 +132,12 @@ fn load(cx: &mut Context<'_>, args: Args<'_>, request: &mut Request<'_>) -> Resu
     match entry.kind() {
         Kind::List => {
             let Some(list) = entry.collection::<List>() else { return Ok(words) };
-            let (range, reverse) = request.native_range(list.len());
+            let NativeRange { range, reverse } = request.native_range(list.len());
             list.visit(range, if reverse { Side::Tail } else { Side::Head }, |element| words.push(element));
         }
         Kind::SortedSet => {
             let Some(set) = entry.collection::<SortedSet>() else { return Ok(words) };
-            let (range, reverse) = request.native_range(set.len());
+            let NativeRange { range, reverse } = request.native_range(set.len());
             let members = if reverse { set.range_rev(range) } else { set.range(range) };
             members.for_each(|(member, _)| words.push(member));
         }

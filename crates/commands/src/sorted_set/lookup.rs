@@ -1,5 +1,7 @@
 //! Cardinality, scores, ranks, counts of ranges, and ZSCAN.
 
+use std::ops::Range;
+
 use kvick_resp::Args;
 use kvick_resp::format::format_double;
 use kvick_store::collections::sorted_set::Cut;
@@ -166,8 +168,8 @@ pub const ZCOUNT: Command<Handler> = Command::new(
 );
 
 fn zcount(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
-    let (from, to) = bounds::scores(&args[2], &args[3])?;
-    count(cx, args, &from, &to)
+    let cuts = bounds::scores(&args[2], &args[3])?;
+    count(cx, args, &cuts)
 }
 
 /// ZLEXCOUNT key min max
@@ -187,13 +189,13 @@ pub const ZLEXCOUNT: Command<Handler> = Command::new(
 );
 
 fn zlexcount(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
-    let (from, to) = bounds::members(&args[2], &args[3])?;
-    count(cx, args, &from, &to)
+    let cuts = bounds::members(&args[2], &args[3])?;
+    count(cx, args, &cuts)
 }
 
-fn count(cx: &mut Context<'_>, args: Args<'_>, from: &Cut<'_>, to: &Cut<'_>) -> Result<(), Error> {
+fn count(cx: &mut Context<'_>, args: Args<'_>, cuts: &Range<Cut<'_>>) -> Result<(), Error> {
     let key = cx.key(args, 1);
-    let count = cx.db.read::<SortedSet>(key)?.map_or(0, |set| set.ranks(from, to).len());
+    let count = cx.db.read::<SortedSet>(key)?.map_or(0, |set| set.ranks(&cuts.start, &cuts.end).len());
     cx.reply.uint(count as u64);
     Ok(())
 }

@@ -237,7 +237,7 @@ enum By {
 /// The bounds of a range.
 enum Bounds<'a> {
     Ranks(i64, i64),
-    Cuts(Cut<'a>, Cut<'a>),
+    Cuts(Range<Cut<'a>>),
 }
 
 /// The parsed arguments.
@@ -295,8 +295,8 @@ impl<'a> Request<'a> {
         let (min, max) = if reverse { (argument(2), argument(1)) } else { (argument(1), argument(2)) };
         match by {
             By::Rank => Ok(Bounds::Ranks(integer(args, 1)?, integer(args, 2)?)),
-            By::Score => bounds::scores(min, max).map(|(from, to)| Bounds::Cuts(from, to)),
-            By::Member => bounds::members(min, max).map(|(from, to)| Bounds::Cuts(from, to)),
+            By::Score => bounds::scores(min, max).map(Bounds::Cuts),
+            By::Member => bounds::members(min, max).map(Bounds::Cuts),
         }
     }
 
@@ -307,7 +307,7 @@ impl<'a> Request<'a> {
                 let (len, ranks) = (set.len(), ranks_between(*start, *stop, set.len()));
                 if self.reverse && !ranks.is_empty() { len - ranks.end..len - ranks.start } else { ranks }
             }
-            Bounds::Cuts(from, to) => self.limited(set.ranks(from, to), set.listpack().is_some()),
+            Bounds::Cuts(cuts) => self.limited(set.ranks(&cuts.start, &cuts.end), set.listpack().is_some()),
         }
     }
 

@@ -75,8 +75,8 @@ pub const ZREMRANGEBYSCORE: Command<Handler> = Command::new(
 );
 
 fn zremrangebyscore(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
-    let (from, to) = bounds::scores(&args[2], &args[3])?;
-    remove_range(cx, args, "zremrangebyscore", |set| set.ranks(&from, &to))
+    let cuts = bounds::scores(&args[2], &args[3])?;
+    remove_range(cx, args, "zremrangebyscore", |set| set.ranks(&cuts.start, &cuts.end))
 }
 
 /// ZREMRANGEBYLEX key min max
@@ -96,8 +96,8 @@ pub const ZREMRANGEBYLEX: Command<Handler> = Command::new(
 );
 
 fn zremrangebylex(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
-    let (from, to) = bounds::members(&args[2], &args[3])?;
-    remove_range(cx, args, "zremrangebylex", |set| set.ranks(&from, &to))
+    let cuts = bounds::members(&args[2], &args[3])?;
+    remove_range(cx, args, "zremrangebylex", |set| set.ranks(&cuts.start, &cuts.end))
 }
 
 fn remove_range(
