@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use kvick_resp::OwnedArgs;
 pub use kvick_resp::{Args, Reply};
-use kvick_store::{Db, Key, Kind, WrongType};
+use kvick_store::{Db, EncodingLimits, Key, Kind, WrongType};
 
 /// The handler of a data command: reads its arguments, accesses the database, and writes one reply. If it returns an
 /// error, it must not have written a reply.
@@ -89,28 +89,8 @@ pub struct Settings {
     pub lazy_server_del: bool,
     /// Whether `maxmemory-policy` uses access frequencies instead of access times.
     pub lfu: bool,
-    /// `list-max-listpack-size`: elements per block, or, for -1 to -5, bytes per block: 4, 8, 16, 32, 64 KiB.
-    pub list_max_listpack_size: i32,
-    /// `list-compress-depth`: number of uncompressed blocks at each end; 0 disables compression.
-    pub list_compress_depth: u32,
-    /// `hash-max-listpack-entries`.
-    pub hash_max_listpack_entries: usize,
-    /// `hash-max-listpack-value`, in bytes.
-    pub hash_max_listpack_value: usize,
-    /// `set-max-intset-entries`.
-    pub set_max_intset_entries: usize,
-    /// `set-max-listpack-entries`.
-    pub set_max_listpack_entries: usize,
-    /// `set-max-listpack-value`, in bytes.
-    pub set_max_listpack_value: usize,
-    /// `zset-max-listpack-entries`.
-    pub zset_max_listpack_entries: usize,
-    /// `zset-max-listpack-value`, in bytes.
-    pub zset_max_listpack_value: usize,
-    /// `stream-node-max-bytes`; 0 for no limit.
-    pub stream_node_max_bytes: usize,
-    /// `stream-node-max-entries`; 0 for no limit.
-    pub stream_node_max_entries: usize,
+    /// The limits of the compact encodings.
+    pub encoding: EncodingLimits,
     /// Maximum bytes of a reply, by [`Receiver`]. A client whose reply exceeds it is disconnected, as
     /// `client-output-buffer-limit` requires.
     pub reply_bytes_max: [usize; 3],
@@ -128,17 +108,7 @@ impl Default for Settings {
             lazy_expire: true,
             lazy_server_del: true,
             lfu: false,
-            list_max_listpack_size: -2,
-            list_compress_depth: 0,
-            hash_max_listpack_entries: 512,
-            hash_max_listpack_value: 64,
-            set_max_intset_entries: 512,
-            set_max_listpack_entries: 128,
-            set_max_listpack_value: 64,
-            zset_max_listpack_entries: 128,
-            zset_max_listpack_value: 64,
-            stream_node_max_bytes: 4096,
-            stream_node_max_entries: 100,
+            encoding: EncodingLimits::DEFAULT,
             reply_bytes_max: [usize::MAX; 3],
         }
     }

@@ -66,11 +66,12 @@ fn between(bench: &mut Bench, (operation, n, _): Step) -> bool {
         0..8 => {
             let small = usize::from(n % 24);
             let settings = &mut bench.settings;
-            (settings.list_max_listpack_size, settings.list_compress_depth) = ((n % 9) as i32 - 2, u32::from(n % 3));
-            settings.hash_max_listpack_entries = small;
-            (settings.set_max_listpack_entries, settings.set_max_intset_entries) = (small, small + 4);
-            settings.zset_max_listpack_entries = small;
-            settings.stream_node_max_entries = small;
+            (settings.encoding.list.max_listpack_size, settings.encoding.list.compress_depth) =
+                ((n % 9) as i32 - 2, u32::from(n % 3));
+            settings.encoding.hash.fields = small;
+            (settings.encoding.set.listpack_entries, settings.encoding.set.intset_entries) = (small, small + 4);
+            settings.encoding.sorted_set.entries = small;
+            settings.encoding.stream.entries = small;
             true
         }
         8..24 => {

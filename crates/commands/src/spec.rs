@@ -81,10 +81,41 @@ pub struct Spec {
     pub history: &'static [(&'static str, &'static str)],
     /// Hints for clients and proxies, such as `request_policy:all_shards`.
     pub tips: &'static [&'static str],
-    /// (Version in which it was deprecated, replacement).
-    pub deprecated: Option<(&'static str, &'static str)>,
+    /// Since when it is deprecated, and its replacement.
+    pub deprecated: Option<Deprecation>,
     /// Whether only servers send this command, to each other.
     pub internal: bool,
+    /// The setting that must allow this command; `None` if it needs none.
+    pub protection: Option<Protection>,
+}
+
+/// The deprecation of a command.
+#[derive(Clone, Copy, Debug)]
+pub struct Deprecation {
+    /// The version in which it was deprecated.
+    pub since: &'static str,
+    /// Its replacement, as text; may be empty.
+    pub instead: &'static str,
+}
+
+/// The settings that allow commands which could harm the server or the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protection {
+    /// `enable-debug-command`, for DEBUG.
+    Debug,
+    /// `enable-module-command`, for MODULE.
+    Module,
+}
+
+/// The argument indices of keys, as COMMAND INFO shows them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeyRange {
+    /// The first key.
+    pub first: i64,
+    /// The last key; a negative index counts from the end.
+    pub last: i64,
+    /// The distance between keys.
+    pub step: i64,
 }
 
 /// Finds the key positions in the arguments.
@@ -127,6 +158,7 @@ impl Spec {
             tips: &[],
             deprecated: None,
             internal: false,
+            protection: None,
         }
     }
 
@@ -221,13 +253,19 @@ impl Spec {
 
     /// Marks it as deprecated since a version, with its replacement.
     pub const fn deprecated(mut self, since: &'static str, instead: &'static str) -> Self {
-        self.deprecated = Some((since, instead));
+        self.deprecated = Some(Deprecation { since, instead });
         self
     }
 
     /// Marks it as sent only between servers.
     pub const fn internal(mut self) -> Self {
         self.internal = true;
+        self
+    }
+
+    /// Sets the setting that must allow it.
+    pub const fn protection(mut self, protection: Protection) -> Self {
+        self.protection = Some(protection);
         self
     }
 
@@ -278,18 +316,17 @@ impl Spec {
         }
     }
 
-    /// First key, last key (negative counts from the end) and step: the legacy key fields of COMMAND INFO. Zeros if
-    /// there are no keys, or if these fields cannot describe them. If there are several specifications, the result
-    /// covers adjoining ranges.
-    pub fn key_range(&self) -> (i64, i64, i64) {
+    /// The legacy key fields of COMMAND INFO. Zeros if there are no keys, or if these fields cannot describe them. If
+    /// there are several specifications, the result covers adjoining ranges.
+    pub fn key_range(&self) -> KeyRange {
         match self.keys {
-            [only] => only.triple().unwrap_or_default(),
+            [only] => only.range_of_keys().unwrap_or_default(),
             many => {
                 let adjoining = adjoining_ranges(many);
                 let first = adjoining.clone().flatten().map(|(first, _)| first).min();
                 // A position counted from the end is after all others.
                 let last = adjoining.flatten().map(|(_, last)| last).max_by_key(|last| *last as u64);
-                first.zip(last).map_or((0, 0, 0), |(first, last)| (first, last, 1))
+                first.zip(last).map_or(KeyRange::default(), |(first, last)| KeyRange { first, last, step: 1 })
             }
         }
     }
@@ -299,7 +336,7 @@ impl Spec {
         let incomplete = self.keys.iter().any(|spec| spec.flags.contains(KeyFlags::INCOMPLETE));
         incomplete
             || match self.keys {
-                [only] => only.triple().is_none(),
+                [only] => only.range_of_keys().is_none(),
                 many => adjoining_ranges(many).any(|range| range.is_none()),
             }
     }
@@ -309,8 +346,8 @@ impl Spec {
 fn adjoining_ranges(specs: &[KeySpec]) -> impl Iterator<Item = Option<(i64, i64)>> + Clone {
     let mut end = None;
     specs.iter().map(move |spec| {
-        let (first, last, _) =
-            spec.triple().filter(|(first, _, step)| *step == 1 && end.is_none_or(|end| end == first - 1))?;
+        let adjoins = |range: &KeyRange| range.step == 1 && end.is_none_or(|end| end == range.first - 1);
+        let KeyRange { first, last, .. } = spec.range_of_keys().filter(adjoins)?;
         end = Some(last);
         Some((first, last))
     })
@@ -380,41 +417,39 @@ bitflags! {
         const MAY_REPLICATE = 1 << 14;
         /// May be called without keys although it has key specifications.
         const NO_MANDATORY_KEYS = 1 << 15;
-        /// Needs `enable-debug-command` or a similar setting.
-        const PROTECTED = 1 << 16;
         /// Not allowed while a replica loads a full sync into a staging database and serves its old data.
-        const NO_ASYNC_LOADING = 1 << 17;
+        const NO_ASYNC_LOADING = 1 << 16;
         /// Not allowed in a transaction.
-        const NO_MULTI = 1 << 18;
+        const NO_MULTI = 1 << 17;
         /// Allowed while a script exceeds its time limit.
-        const ALLOW_BUSY = 1 << 19;
+        const ALLOW_BUSY = 1 << 18;
         /// May access keys that it does not name.
-        const TOUCHES_ARBITRARY_KEYS = 1 << 20;
+        const TOUCHES_ARBITRARY_KEYS = 1 << 19;
         /// Operates on every database.
-        const ALL_DBS = 1 << 21;
+        const ALL_DBS = 1 << 20;
 
         // Flags for internal use, which COMMAND INFO does not show.
 
         /// Executed immediately within MULTI instead of being queued.
-        const IMMEDIATE = 1 << 22;
+        const IMMEDIATE = 1 << 21;
         /// Executes the queued transaction.
-        const EXECUTES = 1 << 23;
+        const EXECUTES = 1 << 22;
         /// Ends the WATCH of its client, so it locks the watched keys.
-        const UNWATCHES = 1 << 24;
+        const UNWATCHES = 1 << 23;
         /// Allowed while a RESP2 client is subscribed.
-        const SUBSCRIBED = 1 << 25;
+        const SUBSCRIBED = 1 << 24;
         /// Deletes every key, which makes earlier dumps obsolete.
-        const FLUSHES = 1 << 26;
+        const FLUSHES = 1 << 25;
         /// Selects the database given by its first argument.
-        const SELECTS = 1 << 27;
+        const SELECTS = 1 << 26;
         /// May change the client's user.
-        const LOGS_IN = 1 << 28;
+        const LOGS_IN = 1 << 27;
         /// Allowed on the replication connection of a replica.
-        const FROM_REPLICA = 1 << 29;
+        const FROM_REPLICA = 1 << 28;
         /// Used by monitoring tools to check whether writes are accepted, so it is refused when writes are.
-        const HEALTH_CHECK = 1 << 30;
+        const HEALTH_CHECK = 1 << 29;
         /// Leaves the effect of CLIENT CACHING for the next command.
-        const KEEPS_CACHING = 1 << 31;
+        const KEEPS_CACHING = 1 << 30;
     }
 }
 
@@ -614,12 +649,12 @@ impl KeySpec {
         self
     }
 
-    /// The legacy fields of COMMAND INFO (first key, last key and step), if they do not depend on the arguments.
-    pub fn triple(&self) -> Option<(i64, i64, i64)> {
+    /// The legacy key fields of COMMAND INFO, if they do not depend on the arguments.
+    fn range_of_keys(&self) -> Option<KeyRange> {
         match (self.begin, self.find) {
             (Begin::Index(first), Find::Range { last, step, .. }) => {
                 let last = if last >= 0 { first as i64 + last as i64 } else { last as i64 };
-                Some((first as i64, last, step as i64))
+                Some(KeyRange { first: first as i64, last, step: step as i64 })
             }
             _ => None,
         }
@@ -737,7 +772,8 @@ mod tests {
 
     fn facts(keys: &'static [KeySpec]) -> ((i64, i64, i64), bool) {
         let spec = Spec::new("test", -2).keys(keys);
-        (spec.key_range(), spec.has_movable_keys())
+        let KeyRange { first, last, step } = spec.key_range();
+        ((first, last, step), spec.has_movable_keys())
     }
 
     #[test]

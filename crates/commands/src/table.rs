@@ -341,7 +341,7 @@ fn is_brief(spec: &Spec) -> bool {
 }
 
 fn fast_path(spec: &Spec, single_key: Option<usize>) -> Option<FastPath> {
-    let is_protected = spec.flags.contains(Flags::PROTECTED);
+    let is_protected = spec.protection.is_some();
     let touches_nothing = spec.keys.is_empty()
         && matches!(spec.lock, LockRule::Keys)
         && !spec.flags.intersects(Flags::READONLY | Flags::WRITE);

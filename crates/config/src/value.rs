@@ -168,6 +168,12 @@ impl Value {
         }
     }
 
+    /// Reports a bug: a table pairs a directive of this value with a type that does not fit.
+    #[cold]
+    pub(super) fn not_of_type(&self, name: &str) -> ! {
+        unreachable!("{self:?} read as {name}")
+    }
+
     /// The value as arguments on a line of a configuration file, or `None` if the setting has this value only if the
     /// line is absent.
     pub(super) fn rewrite(&self, kind: &Kind) -> Option<Vec<u8>> {
@@ -293,7 +299,7 @@ macro_rules! setting {
             fn of(value: &Value) -> Self {
                 match value {
                     Value::$variant(value) => value.clone(),
-                    other => unreachable!("{other:?} read as {}", stringify!($shape)),
+                    other => other.not_of_type(stringify!($shape)),
                 }
             }
 
@@ -333,7 +339,7 @@ macro_rules! integer_setting {
             fn of(value: &Value) -> Self {
                 match value {
                     Value::Integer(number) => (*number).clamp(Self::MIN.into(), Self::MAX.into()) as Self,
-                    other => unreachable!("{other:?} read as {}", stringify!($integer)),
+                    other => other.not_of_type(stringify!($integer)),
                 }
             }
 

@@ -16,7 +16,7 @@ macro_rules! word_values {
             fn of(value: &Value) -> Self {
                 match value {
                     $(Value::Word(word) if *word == Self::$Variant as u8 => Self::$Variant,)+
-                    other => unreachable!("{other:?} read as {}", stringify!($Name)),
+                    other => other.not_of_type(stringify!($Name)),
                 }
             }
 

@@ -44,6 +44,13 @@ pub struct Thresholds {
     pub reply_max: usize,
 }
 
+/// The limits of one log.
+struct Limits {
+    /// The minimum value of a recorded command; negative to record none.
+    threshold: i64,
+    entries_max: usize,
+}
+
 impl Thresholds {
     /// The thresholds among the settings.
     pub fn read(values: &Values) -> Self {
@@ -57,19 +64,20 @@ impl Thresholds {
         }
     }
 
-    fn of(&self, kind: Kind) -> (i64, usize) {
-        match kind {
+    fn of(&self, kind: Kind) -> Limits {
+        let (threshold, entries_max) = match kind {
             Kind::Slow => (self.slow_us, self.slow_max),
             Kind::LargeRequest => (self.request_bytes, self.request_max),
             Kind::LargeReply => (self.reply_bytes, self.reply_max),
-        }
+        };
+        Limits { threshold, entries_max }
     }
 
     /// The minimum value that the log records; `usize::MAX` if it records nothing.
     pub fn bytes_min(&self, kind: Kind) -> usize {
         match self.of(kind) {
-            (_, 0) => usize::MAX,
-            (threshold, _) => usize::try_from(threshold).unwrap_or(usize::MAX),
+            Limits { entries_max: 0, .. } => usize::MAX,
+            Limits { threshold, .. } => usize::try_from(threshold).unwrap_or(usize::MAX),
         }
     }
 }
@@ -216,8 +224,8 @@ impl CommandLog {
     }
 
     fn offer(&self, kind: Kind, value: i64, executed: Executed<'_>, thresholds: &Thresholds) {
-        let (threshold, max) = thresholds.of(kind);
-        if threshold < 0 || value < threshold || max == 0 {
+        let Limits { threshold, entries_max } = thresholds.of(kind);
+        if threshold < 0 || value < threshold || entries_max == 0 {
             return;
         }
         let mut entry = Entry {
@@ -232,7 +240,7 @@ impl CommandLog {
         entry.id = log.next_id;
         log.next_id += 1;
         log.entries.push_front(entry);
-        log.entries.truncate(max);
+        log.entries.truncate(entries_max);
     }
 
     /// The latest entries, latest first.

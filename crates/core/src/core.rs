@@ -208,15 +208,17 @@ impl Core {
     /// Puts a delivery into the inbox of `worker` and wakes it, unless it is `from` itself: a worker makes the
     /// deliveries for its own connections before it blocks.
     pub fn deliver(&self, from: Executor, worker: usize, delivery: Delivery) {
-        if self.inboxes.put(worker, delivery) && from != Executor::Worker(worker) {
-            self.wake(worker);
-        }
+        self.put_delivery(worker, delivery, from == Executor::Worker(worker));
     }
 
     /// Answers a client that waited, from any thread.
     pub fn answer(&self, served: Served) {
-        let worker = served.client.worker;
-        if self.inboxes.put(worker, Delivery::Served(served)) {
+        self.put_delivery(served.client.worker, Delivery::Served(served), false);
+    }
+
+    /// Puts a delivery into the inbox of `worker`, and wakes it unless it is known to be awake.
+    fn put_delivery(&self, worker: usize, delivery: Delivery, is_awake: bool) {
+        if self.inboxes.put(worker, delivery) && !is_awake {
             self.wake(worker);
         }
     }

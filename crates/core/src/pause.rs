@@ -32,6 +32,15 @@ struct Reasons {
     holds: u8,
 }
 
+/// A pause that is active.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ActivePause {
+    /// When it ends, as a Unix time in milliseconds.
+    pub until_ms: i64,
+    /// Whether it applies to all commands, and not only to writes.
+    pub pauses_all: bool,
+}
+
 impl Pause {
     /// Starts or extends a pause. The later end and the stricter kind apply.
     pub fn begin(&self, now_ms: i64, until_ms: i64, all: bool) {
@@ -78,10 +87,11 @@ impl Pause {
         self.until_ms.load(Ordering::Relaxed) > now_ms
     }
 
-    /// When the pause ends, and whether it applies to all commands; `None` when no pause is active.
-    pub fn state(&self, now_ms: i64) -> Option<(i64, bool)> {
-        let until = self.until_ms.load(Ordering::SeqCst);
-        (until > now_ms).then(|| (until, self.all_until_ms.load(Ordering::SeqCst) > now_ms))
+    /// The active pause, if there is one.
+    pub fn state(&self, now_ms: i64) -> Option<ActivePause> {
+        let until_ms = self.until_ms.load(Ordering::SeqCst);
+        let pauses_all = || self.all_until_ms.load(Ordering::SeqCst) > now_ms;
+        (until_ms > now_ms).then(|| ActivePause { until_ms, pauses_all: pauses_all() })
     }
 
     /// Clears a pause that is over, so that commands no longer check it.
@@ -100,7 +110,7 @@ impl Pause {
     }
 
     /// The [state](Self::state); clears a pause that is over.
-    pub fn state_or_forget(&self, now_ms: i64) -> Option<(i64, bool)> {
+    pub fn state_or_forget(&self, now_ms: i64) -> Option<ActivePause> {
         let state = self.state(now_ms);
         if state.is_none() {
             self.forget(now_ms);
@@ -116,21 +126,22 @@ mod tests {
     #[test]
     fn the_server_s_own_pause_and_the_clients_end_apart() {
         let pause = Pause::default();
+        let paused = |until_ms, pauses_all| Some(ActivePause { until_ms, pauses_all });
         assert_eq!(pause.state(10), None);
         pause.begin(10, 100, true);
-        assert_eq!(pause.state(10), Some((100, true)));
+        assert_eq!(pause.state(10), paused(100, true));
         pause.hold(Hold::Failover);
         pause.hold(Hold::Shutdown);
-        assert_eq!(pause.state(10), Some((i64::MAX, true)));
+        assert_eq!(pause.state(10), paused(i64::MAX, true));
         // The clients' pause is over; the server's holds writes only.
-        assert_eq!(pause.state(100), Some((i64::MAX, false)));
+        assert_eq!(pause.state(100), paused(i64::MAX, false));
         pause.release(Hold::Failover);
         assert!(pause.keeps_data(100));
         pause.release(Hold::Shutdown);
-        assert_eq!((pause.state(99), pause.state(100)), (Some((100, true)), None));
+        assert_eq!((pause.state(99), pause.state(100)), (paused(100, true), None));
         pause.end();
         assert_eq!(pause.state(10), None);
         pause.begin(10, 50, false);
-        assert_eq!(pause.state(10), Some((50, false)));
+        assert_eq!(pause.state(10), paused(50, false));
     }
 }

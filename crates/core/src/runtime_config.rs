@@ -11,7 +11,9 @@ use kvick_config::tables::{logging, memory, network, persistence, process, repli
 use kvick_config::words::{EvictionPolicy, RdbVersionCheck};
 use kvick_resp::Limits as RequestLimits;
 use kvick_runtime::clock;
-use kvick_store::EventClass;
+use kvick_store::collections::stream::BlockLimits;
+use kvick_store::collections::{hash, list, set, sorted_set};
+use kvick_store::{EncodingLimits, EventClass};
 use std::time::Duration;
 
 /// See the module's documentation.
@@ -103,17 +105,7 @@ impl RuntimeConfig {
                 lazy_expire: values.read(memory::LAZYFREE_LAZY_EXPIRE),
                 lazy_server_del: values.read(memory::LAZYFREE_LAZY_SERVER_DEL),
                 lfu: matches!(policy, EvictionPolicy::AllkeysLfu | EvictionPolicy::VolatileLfu),
-                list_max_listpack_size: values.read(types::LIST_MAX_LISTPACK_SIZE),
-                list_compress_depth: values.read(types::LIST_COMPRESS_DEPTH),
-                hash_max_listpack_entries: values.read(types::HASH_MAX_LISTPACK_ENTRIES) as usize,
-                hash_max_listpack_value: values.read(types::HASH_MAX_LISTPACK_VALUE) as usize,
-                set_max_intset_entries: values.read(types::SET_MAX_INTSET_ENTRIES) as usize,
-                set_max_listpack_entries: values.read(types::SET_MAX_LISTPACK_ENTRIES) as usize,
-                set_max_listpack_value: values.read(types::SET_MAX_LISTPACK_VALUE) as usize,
-                zset_max_listpack_entries: values.read(types::ZSET_MAX_LISTPACK_ENTRIES) as usize,
-                zset_max_listpack_value: values.read(types::ZSET_MAX_LISTPACK_VALUE) as usize,
-                stream_node_max_bytes: values.read(types::STREAM_NODE_MAX_BYTES) as usize,
-                stream_node_max_entries: values.read(types::STREAM_NODE_MAX_ENTRIES) as usize,
+                encoding: encoding_limits(values),
                 reply_bytes_max: [client_reply_max, subscriber_reply_max, usize::MAX],
             },
             import_mode: values.read(replication::IMPORT_MODE),
@@ -155,6 +147,32 @@ impl RuntimeConfig {
             aof_timestamps: values.read(persistence::APPENDONLY) && values.read(persistence::AOF_TIMESTAMP_ENABLED),
             eviction: Limits::read(values),
         }
+    }
+}
+
+fn encoding_limits(values: &Values) -> EncodingLimits {
+    EncodingLimits {
+        list: list::Limits {
+            max_listpack_size: values.read(types::LIST_MAX_LISTPACK_SIZE),
+            compress_depth: values.read(types::LIST_COMPRESS_DEPTH),
+        },
+        hash: hash::Limits {
+            fields: values.read(types::HASH_MAX_LISTPACK_ENTRIES) as usize,
+            bytes: values.read(types::HASH_MAX_LISTPACK_VALUE) as usize,
+        },
+        set: set::Limits {
+            intset_entries: values.read(types::SET_MAX_INTSET_ENTRIES) as usize,
+            listpack_entries: values.read(types::SET_MAX_LISTPACK_ENTRIES) as usize,
+            listpack_value: values.read(types::SET_MAX_LISTPACK_VALUE) as usize,
+        },
+        sorted_set: sorted_set::Limits {
+            entries: values.read(types::ZSET_MAX_LISTPACK_ENTRIES) as usize,
+            value: values.read(types::ZSET_MAX_LISTPACK_VALUE) as usize,
+        },
+        stream: BlockLimits {
+            bytes: values.read(types::STREAM_NODE_MAX_BYTES) as usize,
+            entries: values.read(types::STREAM_NODE_MAX_ENTRIES) as usize,
+        },
     }
 }
 

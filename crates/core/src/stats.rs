@@ -253,9 +253,14 @@ impl WorkerStats {
         }
     }
 
-    /// Microseconds of the longest turn, and the largest number of requests in one turn.
-    pub fn turn_max(&self) -> (u64, u64) {
-        (self.turn_us_max.get(), self.turn_requests_max.get())
+    /// Microseconds of the longest turn.
+    pub fn turn_us_max(&self) -> u64 {
+        self.turn_us_max.get()
+    }
+
+    /// The largest number of requests in one turn.
+    pub fn turn_requests_max(&self) -> u64 {
+        self.turn_requests_max.get()
     }
 
     /// Counts an executed command: its index in the table, its duration, and the number of changes it made.
@@ -362,10 +367,10 @@ mod tests {
     fn the_longest_turn_is_kept_until_the_reset() {
         let stats = WorkerStats::new(1);
         [(5, 1), (9, 3), (2, 7)].into_iter().for_each(|(us, requests)| stats.count_turn(us, requests));
-        assert_eq!(stats.turn_max(), (9, 7));
+        assert_eq!((stats.turn_us_max(), stats.turn_requests_max()), (9, 7));
         stats.commands[0].durations.record(1);
         stats.reset_commands();
-        assert_eq!(stats.turn_max(), (0, 0));
+        assert_eq!((stats.turn_us_max(), stats.turn_requests_max()), (0, 0));
         assert_eq!(Totals::of(&stats).busy_us, 16);
     }
 }

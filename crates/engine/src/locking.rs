@@ -356,10 +356,8 @@ impl Engine {
             _ if client.is_monitor() => false,
             None => false,
             // As in the reference, a pause of all commands also blocks CLIENT UNPAUSE.
-            Some((_, true)) => true,
-            Some((_, false)) => {
-                self.flags_asked(client, command, args).intersects(Flags::WRITE.union(Flags::MAY_REPLICATE))
-            }
+            Some(pause) if pause.pauses_all => true,
+            Some(_) => self.flags_asked(client, command, args).intersects(Flags::WRITE.union(Flags::MAY_REPLICATE)),
         }
     }
 

@@ -59,7 +59,7 @@ impl Engine {
         // Evaluated together, without short-circuit branches.
         let unusual = client.transaction.is_some() | client.tracking.is_some() | client.is_confined_to_subscriptions();
         let ready = (client.is_free(&self.server.admission) & self.in_batch) && !unusual;
-        let is_plain = command.spec.accepts(args.len()) && ready && !command.spec.flags.contains(Flags::PROTECTED);
+        let is_plain = command.spec.accepts(args.len()) && ready && command.spec.protection.is_none();
         is_plain.then(|| Admitted { command, ground: self.ground(client.identity.epoch()) })
     }
 
@@ -92,9 +92,7 @@ impl Engine {
         if client.is_primary() {
             return None;
         }
-        if command.spec.flags.contains(Flags::PROTECTED)
-            && let Some(refusal) = self.server.protected_refusal(client, command)
-        {
+        if let Some(refusal) = self.server.protected_refusal(client, command) {
             return Some(Rejection::Protected(refusal));
         }
         if client.transaction.is_some() && command.spec.flags.contains(Flags::NO_MULTI) {

@@ -401,8 +401,7 @@ impl Caller<'_> {
         if self.read_only && flags.intersects(Flags::WRITE.union(Flags::MAY_REPLICATE)) {
             return Some(Error::text("ERR Write commands are not allowed from read-only scripts."));
         }
-        let refused = |(): ()| self.engine.server.protected_refusal(self.client, command);
-        if let Some(error) = flags.contains(Flags::PROTECTED).then_some(()).and_then(refused) {
+        if let Some(error) = self.engine.server.protected_refusal(self.client, command) {
             return Some(error);
         }
         if !flags.contains(Flags::STALE) && rejection::is_stale(self.engine.server) {

@@ -6,6 +6,7 @@ use crate::handlers::Handler;
 use crate::session::Client;
 use kvick_acl::Acl;
 use kvick_commands::context::Error;
+use kvick_commands::spec::Protection;
 use kvick_commands::table::{CommandInfo, CommandTable};
 use kvick_config::tables::security;
 use kvick_config::words::ProtectedAction;
@@ -104,18 +105,23 @@ impl Services {
     }
 
     /// The error if a protected command is forbidden for this client.
+    #[inline]
     pub fn protected_refusal(&self, client: &Client, command: &CommandInfo) -> Option<Error> {
-        let (setting, directive) = match command.full_name.split('|').next() {
-            Some("debug") => (self.config.read(security::ENABLE_DEBUG_COMMAND), "enable-debug-command"),
-            _ => (self.config.read(security::ENABLE_MODULE_COMMAND), "enable-module-command"),
+        command.spec.protection.and_then(|protection| self.refusal_of(protection, client))
+    }
+
+    #[cold]
+    fn refusal_of(&self, protection: Protection, client: &Client) -> Option<Error> {
+        let (name, directive, setting) = match protection {
+            Protection::Debug => ("DEBUG", "enable-debug-command", security::ENABLE_DEBUG_COMMAND),
+            Protection::Module => ("MODULE", "enable-module-command", security::ENABLE_MODULE_COMMAND),
         };
-        let allowed = match setting {
+        let allowed = match self.config.read(setting) {
             ProtectedAction::Yes => true,
             ProtectedAction::No => false,
             ProtectedAction::Local => client.is_local(),
         };
         (!allowed).then(|| {
-            let name = command.full_name.split('|').next().unwrap_or_default().to_uppercase();
             Error::new(format!(
                 "ERR {name} command not allowed. If the {directive} option is set to \"local\", you can run it from a \
                  local connection, otherwise you need to set this option in the configuration file, and then restart \

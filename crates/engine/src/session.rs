@@ -216,7 +216,7 @@ impl Client {
     /// Ends all subscriptions.
     pub fn unsubscribe_all(&mut self, pubsub: &PubSub) {
         if let Some(mut subscriptions) = self.subscriptions.take() {
-            pubsub.unsubscribe_all(self.place(), &mut subscriptions);
+            pubsub.unsubscribe_all(self.info.place(), &mut subscriptions);
             self.set_subscriptions(subscriptions);
         }
     }
@@ -252,20 +252,15 @@ impl Client {
     /// Makes it a monitor.
     pub fn begin_monitor(&self, server: &Services) {
         self.info.set_flags(ClientFlags::MONITOR, true);
-        server.pubsub.begin_monitor(self.place(), &server.admission);
+        server.pubsub.begin_monitor(self.info.place(), &server.admission);
     }
 
     /// Stops monitoring, if it is a monitor.
     pub fn end_monitor(&self, server: &Services) {
         if self.is_monitor() {
             self.info.set_flags(ClientFlags::MONITOR, false);
-            server.pubsub.end_monitor(self.place(), &server.admission);
+            server.pubsub.end_monitor(self.info.place(), &server.admission);
         }
-    }
-
-    /// Its worker, and its token there.
-    fn place(&self) -> (usize, usize) {
-        (self.info.worker, self.info.token.load(Ordering::Relaxed))
     }
 
     /// Whether it connects from this machine.

@@ -7,6 +7,7 @@ use crate::input::{Input, Progress, Stream};
 use crate::module;
 use crate::value::{Builder, Loaded};
 use crate::write::Usage;
+use kvick_store::EncodingLimits;
 use std::io::{Chain, Cursor, Read};
 
 /// Options for reading a dump.
@@ -33,47 +34,14 @@ impl Default for ReadOptions {
     }
 }
 
-/// Options for building values: thresholds between encodings, named as in the configuration.
-#[derive(Clone, Debug)]
+/// Options for building values.
+#[derive(Clone, Debug, Default)]
 pub struct ValueOptions {
-    /// Number of elements in a block, or from -1 to -5 its size.
-    pub list_max_listpack_size: i32,
-    /// Number of blocks at each end that are not compressed; 0 disables compression.
-    pub list_compress_depth: u32,
-    /// Maximum number of fields of a listpack hash.
-    pub hash_max_listpack_entries: usize,
-    /// Maximum size of a field or value in such a hash, in bytes.
-    pub hash_max_listpack_value: usize,
-    /// Maximum number of members of an intset.
-    pub set_max_intset_entries: usize,
-    /// Maximum number of members of a listpack set.
-    pub set_max_listpack_entries: usize,
-    /// Maximum size of a member of such a set, in bytes.
-    pub set_max_listpack_value: usize,
-    /// Maximum number of members of a listpack sorted set.
-    pub zset_max_listpack_entries: usize,
-    /// Maximum size of a member of such a sorted set, in bytes.
-    pub zset_max_listpack_value: usize,
+    /// The limits of the compact encodings.
+    pub encoding: EncodingLimits,
     /// Fields of hashes that expired before this Unix time in milliseconds are skipped. `None`
     /// loads them all, as a replica, or an append-only file with commands after the dump, requires.
     pub expire_fields_before_ms: Option<i64>,
-}
-
-impl Default for ValueOptions {
-    fn default() -> Self {
-        ValueOptions {
-            list_max_listpack_size: -2,
-            list_compress_depth: 0,
-            hash_max_listpack_entries: 512,
-            hash_max_listpack_value: 64,
-            set_max_intset_entries: 512,
-            set_max_listpack_entries: 128,
-            set_max_listpack_value: 64,
-            zset_max_listpack_entries: 128,
-            zset_max_listpack_value: 64,
-            expire_fields_before_ms: None,
-        }
-    }
 }
 
 /// An item of a dump, in order.

@@ -16,6 +16,7 @@
 //! - [`full_sync`]: full sync on the replica.
 //! - [`two_channels`]: full sync with a separate connection for the dump.
 //! - [`primary_connection`]: connections to the primary.
+//! - `reply`: the replies of peers.
 //! - [`apply`]: the interface for executing a primary's commands.
 //!
 //! A replica's connection belongs to a worker, as any other. The worker sends the dump and then the log directly from
@@ -30,6 +31,7 @@ pub mod migration;
 pub mod primary_connection;
 pub mod replicas;
 mod replicated_core;
+mod reply;
 pub mod role;
 pub mod synchronise;
 pub mod through_file;

@@ -6,6 +6,7 @@
 use super::apply::{Apply, Ends, Superseded};
 use super::full_sync::FullSync;
 use super::primary_connection::{LinkError, PrimaryConnection, shown};
+use super::reply::Reply;
 use super::upstream::{LinkStage, Target};
 use crate::ReplicatedCore;
 use kvick_config::tables::tls::{TLS_PORT, TLS_REPLICATION};
@@ -173,10 +174,10 @@ impl Link<'_> {
     /// Sends the handshake: the server's port, capabilities and version.
     fn introduce(&self, primary_connection: &mut PrimaryConnection) -> Result<(), LinkError> {
         primary_connection.send(&[b"PING"])?;
-        let answer = primary_connection.line()?;
-        let lacks_rights = [&b"-NOAUTH"[..], b"-NOPERM", b"-ERR operation not permitted"];
-        if !answer.starts_with(b"+") && !lacks_rights.iter().any(|known| answer.starts_with(known)) {
-            return Err(LinkError::Refused(format!("Error reply to PING from primary: '{}'", shown(&answer))));
+        let text = shown(&primary_connection.line()?);
+        let reply = Reply::parse(&text);
+        if !reply.is_status() && !reply.is_lack_of_permission() {
+            return Err(LinkError::Refused(format!("Error reply to PING from primary: '{text}'")));
         }
         logging::notice(format_args!("Primary replied to PING, replication can continue..."));
         let values = self.core.config.values();
@@ -193,14 +194,11 @@ impl Link<'_> {
         requests.push(vec![b"REPLCONF", b"version", VALKEY.as_bytes()]);
         requests.iter().try_for_each(|request| primary_connection.send(request))?;
         for request in &requests {
-            let answer = primary_connection.line()?;
+            let answer = shown(&primary_connection.line()?);
             // An old primary does not know this option.
-            if answer.starts_with(b"-") {
+            if Reply::parse(&answer).is_error() {
                 let option = shown(request[1]);
-                logging::notice(format_args!(
-                    "(Non critical) Primary does not understand REPLCONF {option}: {}",
-                    shown(&answer)
-                ));
+                logging::notice(format_args!("(Non critical) Primary does not understand REPLCONF {option}: {answer}"));
             }
         }
         Ok(())
@@ -214,9 +212,9 @@ impl Link<'_> {
             Some(user) => primary_connection.send(&[b"AUTH", &user, &password])?,
             None => primary_connection.send(&[b"AUTH", &password])?,
         }
-        let answer = primary_connection.line()?;
-        if !answer.starts_with(b"+") {
-            return Err(LinkError::Refused(format!("Unable to AUTH to PRIMARY: {}", shown(&answer))));
+        let answer = shown(&primary_connection.line()?);
+        if !Reply::parse(&answer).is_status() {
+            return Err(LinkError::Refused(format!("Unable to AUTH to PRIMARY: {answer}")));
         }
         Ok(())
     }
@@ -249,11 +247,10 @@ impl Link<'_> {
             logging::notice(format_args!("Partial resynchronization not possible (no cached primary)"));
             primary_connection.send(&[b"PSYNC", b"?", b"-1"])?;
         }
-        let answer = primary_connection.answer()?;
-        let text = shown(&answer);
-        let mut words = text.split_ascii_whitespace();
-        match words.next() {
-            Some("+FULLRESYNC") => {
+        let text = shown(&primary_connection.answer()?);
+        match Reply::parse(&text) {
+            Reply::Status { word: "FULLRESYNC", rest } => {
+                let mut words = rest.split_ascii_whitespace();
                 let id = words.next().filter(|id| id.len() == 40);
                 let offset = words.next().and_then(|offset| offset.parse().ok());
                 let (Some(id), Some(offset)) = (id, offset) else {
@@ -262,12 +259,12 @@ impl Link<'_> {
                 logging::notice(format_args!("Full resync from primary: {id}:{offset}"));
                 Ok(Answer::Full(id.into(), offset))
             }
-            Some("+DUALCHANNELSYNC") => Ok(Answer::TwoChannels),
-            Some("+CONTINUE") if known => {
+            Reply::Status { word: "DUALCHANNELSYNC", .. } => Ok(Answer::TwoChannels),
+            Reply::Status { word: "CONTINUE", rest } if known => {
                 logging::notice(format_args!("Successful partial resynchronization with primary."));
-                Ok(Answer::Continue(words.next().filter(|id| id.len() == 40).map(Into::into)))
+                Ok(Answer::Continue(rest.split_ascii_whitespace().next().filter(|id| id.len() == 40).map(Into::into)))
             }
-            Some("-NOMASTERLINK" | "-LOADING") => Err(LinkError::Refused(format!(
+            Reply::Error { code: "NOMASTERLINK" | "LOADING", .. } => Err(LinkError::Refused(format!(
                 "PRIMARY is currently unable to PSYNC but should be in the future: {text}"
             ))),
             _ => Err(LinkError::Refused(format!("Unexpected reply to PSYNC from primary: {text}"))),

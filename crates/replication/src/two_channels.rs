@@ -9,6 +9,7 @@ use super::apply::{Apply, Ends};
 use super::full_sync::FullSync;
 use super::link::Link;
 use super::primary_connection::{LinkError, PrimaryConnection, shown};
+use super::reply::Reply;
 use super::upstream::Target;
 use crate::ReplicatedCore;
 use kvick_config::tables::network::CLIENT_OUTPUT_BUFFER_LIMIT;
@@ -102,12 +103,11 @@ impl Link<'_> {
             primary_connection.send(&[b"REPLCONF", b"ip-address", address])?;
         }
         for _ in 0..1 + usize::from(announced.is_some()) {
-            let answer = primary_connection.line()?;
-            if answer.starts_with(b"-") {
+            let answer = shown(&primary_connection.line()?);
+            if Reply::parse(&answer).is_error() {
                 return Err(LinkError::Refused(format!(
                     "Dual channel replication: Server does not support sync with offset, dual channel sync approach \
-                     cannot be used: {}",
-                    shown(&answer)
+                     cannot be used: {answer}"
                 )));
             }
         }
@@ -145,10 +145,10 @@ fn ask_for_log(
     place: &Place,
     keeper: &Keeper,
 ) -> Result<(), LinkError> {
-    let refused = |answer: &[u8]| LinkError::Refused(format!("Dual channel sync failed with error {}", shown(answer)));
+    let refused = |answer: &str| LinkError::Refused(format!("Dual channel sync failed with error {answer}"));
     primary_connection.send(&[b"REPLCONF", b"set-rdb-client-id", place.channel.as_bytes()])?;
-    let answer = primary_connection.answer()?;
-    if !answer.starts_with(b"+") {
+    let answer = shown(&primary_connection.answer()?);
+    if !Reply::parse(&answer).is_status() {
         return Err(refused(&answer));
     }
     if core.replication.pauses_after_fork.load(Ordering::Relaxed) {
@@ -157,8 +157,8 @@ fn ask_for_log(
     let next = (place.offset + 1).to_string();
     logging::notice(format_args!("Trying a partial resynchronization (request {}:{next}).", place.id));
     primary_connection.send(&[b"PSYNC", place.id.as_bytes(), next.as_bytes()])?;
-    let answer = primary_connection.answer()?;
-    if !answer.starts_with(b"+CONTINUE") {
+    let answer = shown(&primary_connection.answer()?);
+    if !matches!(Reply::parse(&answer), Reply::Status { word: "CONTINUE", .. }) {
         return Err(refused(&answer));
     }
     let still = if *keeper.state.lock() { "." } else { ", RDB load in background." };

@@ -91,8 +91,8 @@ impl Worker {
         }
         if !self.paused.is_empty() && self.server.pause.state(self.engine.now_ms).is_none() {
             self.resume_paused();
-        } else if let Some((until, _)) = self.server.pause.state(self.engine.now_ms) {
-            let left = Duration::from_millis(until.saturating_sub(self.engine.now_ms).clamp(0, 1000) as u64);
+        } else if let Some(pause) = self.server.pause.state(self.engine.now_ms) {
+            let left = Duration::from_millis(pause.until_ms.saturating_sub(self.engine.now_ms).clamp(0, 1000) as u64);
             self.timers.next = self.timers.next.min(now.after(left));
         }
         if self.number == 0 {

@@ -217,16 +217,5 @@ pub fn version_check(settings: &Settings) -> VersionCheck {
 
 /// The options for building values under these settings.
 pub fn value_options(settings: &Settings) -> ValueOptions {
-    ValueOptions {
-        list_max_listpack_size: settings.list_max_listpack_size,
-        list_compress_depth: settings.list_compress_depth,
-        hash_max_listpack_entries: settings.hash_max_listpack_entries,
-        hash_max_listpack_value: settings.hash_max_listpack_value,
-        set_max_intset_entries: settings.set_max_intset_entries,
-        set_max_listpack_entries: settings.set_max_listpack_entries,
-        set_max_listpack_value: settings.set_max_listpack_value,
-        zset_max_listpack_entries: settings.zset_max_listpack_entries,
-        zset_max_listpack_value: settings.zset_max_listpack_value,
-        expire_fields_before_ms: None,
-    }
+    ValueOptions { encoding: settings.encoding, expire_fields_before_ms: None }
 }

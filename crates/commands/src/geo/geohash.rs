@@ -5,6 +5,8 @@
 //! Latitudes are limited to 85.05 degrees, where the Mercator projection is a square (EPSG:3857). Standard geohash
 //! strings use latitudes from -90 to 90 degrees instead.
 
+use std::ops::Range;
+
 /// Halvings per coordinate in a score: 52 bits in total, which a double represents exactly.
 pub const STEPS_MAX: u8 = 26;
 
@@ -119,9 +121,9 @@ impl Cell {
     }
 
     /// The scores of its positions: a half-open range.
-    pub fn scores(self) -> (f64, f64) {
+    pub fn scores(self) -> Range<f64> {
         let align = |bits: u64| (bits << (2 * (u32::from(STEPS_MAX) - u32::from(self.steps)))) as f64;
-        (align(self.bits), align(self.bits + 1))
+        align(self.bits)..align(self.bits + 1)
     }
 
     /// The adjacent cell, -1 to 1 cells to the east and to the north. The grid wraps around at its edges.
@@ -233,8 +235,7 @@ mod tests {
             let area = cell.area();
             let margin = |degrees: Degrees| Degrees { min: degrees.min - 1e-9, max: degrees.max + 1e-9 };
             prop_assert!(margin(area.longitude).contains(longitude) && margin(area.latitude).contains(latitude));
-            let (from, to) = cell.scores();
-            prop_assert!((from..to).contains(&(place.score() as f64)));
+            prop_assert!(cell.scores().contains(&(place.score() as f64)));
         }
     }
 }

@@ -12,10 +12,76 @@ use super::options::{Options, Order, Syntax};
 use super::shape::Shape;
 use super::{reply_distance, reply_place};
 use crate::context::{Context, Error, Handler};
-use crate::sorted_set::{limits, store_result};
+use crate::sorted_set::store_result;
 use crate::spec::{
     Arg, Begin, Categories, Command, Find, Flags, Group, KeyFlags, KeyPosition, KeyPositions, KeySpec, Spec,
 };
+
+// Arguments that several commands have.
+
+/// The centre of a search.
+const FROM: Arg = Arg::one_of(
+    "from",
+    &[
+        Arg::string("member").token("FROMMEMBER"),
+        Arg::block("fromlonlat", &[Arg::double("longitude"), Arg::double("latitude")]).token("FROMLONLAT"),
+    ],
+)
+.optional();
+
+/// The shape of a search.
+const BY: Arg = Arg::one_of(
+    "by",
+    &[
+        Arg::block("circle", &[Arg::double("radius").token("BYRADIUS"), UNIT]),
+        Arg::block("box", &[Arg::double("width").token("BYBOX"), Arg::double("height"), UNIT]),
+        Arg::block(
+            "polygon",
+            &[
+                Arg::integer("num-vertices").token("BYPOLYGON"),
+                Arg::block("vertices", &[Arg::double("longitude"), Arg::double("latitude")]).multiple(),
+            ],
+        )
+        .since("9.0.0"),
+    ],
+);
+
+/// The unit of distances.
+const UNIT: Arg =
+    Arg::one_of("unit", &[Arg::word("m", "M"), Arg::word("km", "KM"), Arg::word("ft", "FT"), Arg::word("mi", "MI")]);
+
+/// The order of the members.
+const ORDER: Arg = Arg::one_of("order", &[Arg::word("asc", "ASC"), Arg::word("desc", "DESC")]).optional();
+
+/// The maximum number of members.
+const COUNT: Arg =
+    Arg::block("count-block", &[Arg::integer("count").token("COUNT"), Arg::word("any", "ANY").optional()]).optional();
+
+/// The same for commands to which ANY was added.
+const COUNT_SINCE_6_2: Arg = Arg::block(
+    "count-block",
+    &[Arg::integer("count").token("COUNT"), Arg::word("any", "ANY").optional().since("6.2.0")],
+)
+.optional();
+
+/// Whether to reply with positions.
+const WITH_COORD: Arg = Arg::word("withcoord", "WITHCOORD").optional();
+
+/// Whether to reply with distances.
+const WITH_DIST: Arg = Arg::word("withdist", "WITHDIST").optional();
+
+/// Whether to reply with scores.
+const WITH_HASH: Arg = Arg::word("withhash", "WITHHASH").optional();
+
+/// The key to store the members in.
+const STORE: Arg = Arg::one_of(
+    "store",
+    &[
+        Arg::key("storekey").key_spec(1).token("STORE").display("key"),
+        Arg::key("storedistkey").key_spec(2).token("STOREDIST").display("key"),
+    ],
+)
+.optional();
 
 /// GEOSEARCH key [FROMMEMBER member | FROMLONLAT longitude latitude] (BYRADIUS radius (m | km | ft | mi) | BYBOX width
 /// height (m | km | ft | mi) | BYPOLYGON num-vertices longitude latitude [longitude latitude ...]) [ASC | DESC] [COUNT
@@ -33,67 +99,7 @@ pub const GEOSEARCH: Command<Handler> = Command::new(
             "Lists the members inside of a circle, a box or a polygon.",
         )
         .history(&[("7.0.0", "Units may be in upper case."), ("9.0.0", "Added `BYPOLYGON`.")])
-        .args(&[
-            Arg::key("key"),
-            Arg::one_of(
-                "from",
-                &[
-                    Arg::string("member").token("FROMMEMBER"),
-                    Arg::block("fromlonlat", &[Arg::double("longitude"), Arg::double("latitude")]).token("FROMLONLAT"),
-                ],
-            )
-            .optional(),
-            Arg::one_of(
-                "by",
-                &[
-                    Arg::block(
-                        "circle",
-                        &[
-                            Arg::double("radius").token("BYRADIUS"),
-                            Arg::one_of(
-                                "unit",
-                                &[
-                                    Arg::word("m", "M"),
-                                    Arg::word("km", "KM"),
-                                    Arg::word("ft", "FT"),
-                                    Arg::word("mi", "MI"),
-                                ],
-                            ),
-                        ],
-                    ),
-                    Arg::block(
-                        "box",
-                        &[
-                            Arg::double("width").token("BYBOX"),
-                            Arg::double("height"),
-                            Arg::one_of(
-                                "unit",
-                                &[
-                                    Arg::word("m", "M"),
-                                    Arg::word("km", "KM"),
-                                    Arg::word("ft", "FT"),
-                                    Arg::word("mi", "MI"),
-                                ],
-                            ),
-                        ],
-                    ),
-                    Arg::block(
-                        "polygon",
-                        &[
-                            Arg::integer("num-vertices").token("BYPOLYGON"),
-                            Arg::block("vertices", &[Arg::double("longitude"), Arg::double("latitude")]).multiple(),
-                        ],
-                    )
-                    .since("9.0.0"),
-                ],
-            ),
-            Arg::one_of("order", &[Arg::word("asc", "ASC"), Arg::word("desc", "DESC")]).optional(),
-            Arg::block("count-block", &[Arg::integer("count").token("COUNT"), Arg::word("any", "ANY").optional()])
-                .optional(),
-            Arg::word("withcoord", "WITHCOORD").optional(),
-            Arg::word("withdist", "WITHDIST").optional(),
-            Arg::word("withhash", "WITHHASH").optional(),
-        ]),
+        .args(&[Arg::key("key"), FROM, BY, ORDER, COUNT, WITH_COORD, WITH_DIST, WITH_HASH]),
     geosearch,
 );
 
@@ -120,61 +126,10 @@ pub const GEOSEARCHSTORE: Command<Handler> = Command::new(
         .args(&[
             Arg::key("destination"),
             Arg::key("source").key_spec(1),
-            Arg::one_of(
-                "from",
-                &[
-                    Arg::string("member").token("FROMMEMBER"),
-                    Arg::block("fromlonlat", &[Arg::double("longitude"), Arg::double("latitude")]).token("FROMLONLAT"),
-                ],
-            )
-            .optional(),
-            Arg::one_of(
-                "by",
-                &[
-                    Arg::block(
-                        "circle",
-                        &[
-                            Arg::double("radius").token("BYRADIUS"),
-                            Arg::one_of(
-                                "unit",
-                                &[
-                                    Arg::word("m", "M"),
-                                    Arg::word("km", "KM"),
-                                    Arg::word("ft", "FT"),
-                                    Arg::word("mi", "MI"),
-                                ],
-                            ),
-                        ],
-                    ),
-                    Arg::block(
-                        "box",
-                        &[
-                            Arg::double("width").token("BYBOX"),
-                            Arg::double("height"),
-                            Arg::one_of(
-                                "unit",
-                                &[
-                                    Arg::word("m", "M"),
-                                    Arg::word("km", "KM"),
-                                    Arg::word("ft", "FT"),
-                                    Arg::word("mi", "MI"),
-                                ],
-                            ),
-                        ],
-                    ),
-                    Arg::block(
-                        "polygon",
-                        &[
-                            Arg::integer("num-vertices").token("BYPOLYGON"),
-                            Arg::block("vertices", &[Arg::double("longitude"), Arg::double("latitude")]).multiple(),
-                        ],
-                    )
-                    .since("9.0.0"),
-                ],
-            ),
-            Arg::one_of("order", &[Arg::word("asc", "ASC"), Arg::word("desc", "DESC")]).optional(),
-            Arg::block("count-block", &[Arg::integer("count").token("COUNT"), Arg::word("any", "ANY").optional()])
-                .optional(),
+            FROM,
+            BY,
+            ORDER,
+            COUNT,
             Arg::word("storedist", "STOREDIST").optional(),
         ]),
     geosearchstore,
@@ -216,27 +171,13 @@ pub const GEORADIUS: Command<Handler> = Command::new(
             Arg::double("longitude"),
             Arg::double("latitude"),
             Arg::double("radius"),
-            Arg::one_of(
-                "unit",
-                &[Arg::word("m", "M"), Arg::word("km", "KM"), Arg::word("ft", "FT"), Arg::word("mi", "MI")],
-            ),
-            Arg::word("withcoord", "WITHCOORD").optional(),
-            Arg::word("withdist", "WITHDIST").optional(),
-            Arg::word("withhash", "WITHHASH").optional(),
-            Arg::block(
-                "count-block",
-                &[Arg::integer("count").token("COUNT"), Arg::word("any", "ANY").optional().since("6.2.0")],
-            )
-            .optional(),
-            Arg::one_of("order", &[Arg::word("asc", "ASC"), Arg::word("desc", "DESC")]).optional(),
-            Arg::one_of(
-                "store",
-                &[
-                    Arg::key("storekey").key_spec(1).token("STORE").display("key"),
-                    Arg::key("storedistkey").key_spec(2).token("STOREDIST").display("key"),
-                ],
-            )
-            .optional(),
+            UNIT,
+            WITH_COORD,
+            WITH_DIST,
+            WITH_HASH,
+            COUNT_SINCE_6_2,
+            ORDER,
+            STORE,
         ]),
     georadius,
 );
@@ -264,19 +205,12 @@ pub const GEORADIUS_RO: Command<Handler> = Command::new(
             Arg::double("longitude"),
             Arg::double("latitude"),
             Arg::double("radius"),
-            Arg::one_of(
-                "unit",
-                &[Arg::word("m", "M"), Arg::word("km", "KM"), Arg::word("ft", "FT"), Arg::word("mi", "MI")],
-            ),
-            Arg::word("withcoord", "WITHCOORD").optional(),
-            Arg::word("withdist", "WITHDIST").optional(),
-            Arg::word("withhash", "WITHHASH").optional(),
-            Arg::block(
-                "count-block",
-                &[Arg::integer("count").token("COUNT"), Arg::word("any", "ANY").optional().since("6.2.0")],
-            )
-            .optional(),
-            Arg::one_of("order", &[Arg::word("asc", "ASC"), Arg::word("desc", "DESC")]).optional(),
+            UNIT,
+            WITH_COORD,
+            WITH_DIST,
+            WITH_HASH,
+            COUNT_SINCE_6_2,
+            ORDER,
         ]),
     georadius_ro,
 );
@@ -316,24 +250,13 @@ pub const GEORADIUSBYMEMBER: Command<Handler> = Command::new(
             Arg::key("key"),
             Arg::string("member"),
             Arg::double("radius"),
-            Arg::one_of(
-                "unit",
-                &[Arg::word("m", "M"), Arg::word("km", "KM"), Arg::word("ft", "FT"), Arg::word("mi", "MI")],
-            ),
-            Arg::word("withcoord", "WITHCOORD").optional(),
-            Arg::word("withdist", "WITHDIST").optional(),
-            Arg::word("withhash", "WITHHASH").optional(),
-            Arg::block("count-block", &[Arg::integer("count").token("COUNT"), Arg::word("any", "ANY").optional()])
-                .optional(),
-            Arg::one_of("order", &[Arg::word("asc", "ASC"), Arg::word("desc", "DESC")]).optional(),
-            Arg::one_of(
-                "store",
-                &[
-                    Arg::key("storekey").key_spec(1).token("STORE").display("key"),
-                    Arg::key("storedistkey").key_spec(2).token("STOREDIST").display("key"),
-                ],
-            )
-            .optional(),
+            UNIT,
+            WITH_COORD,
+            WITH_DIST,
+            WITH_HASH,
+            COUNT,
+            ORDER,
+            STORE,
         ]),
     georadiusbymember,
 );
@@ -360,16 +283,12 @@ pub const GEORADIUSBYMEMBER_RO: Command<Handler> = Command::new(
             Arg::key("key"),
             Arg::string("member"),
             Arg::double("radius"),
-            Arg::one_of(
-                "unit",
-                &[Arg::word("m", "M"), Arg::word("km", "KM"), Arg::word("ft", "FT"), Arg::word("mi", "MI")],
-            ),
-            Arg::word("withcoord", "WITHCOORD").optional(),
-            Arg::word("withdist", "WITHDIST").optional(),
-            Arg::word("withhash", "WITHHASH").optional(),
-            Arg::block("count-block", &[Arg::integer("count").token("COUNT"), Arg::word("any", "ANY").optional()])
-                .optional(),
-            Arg::one_of("order", &[Arg::word("asc", "ASC"), Arg::word("desc", "DESC")]).optional(),
+            UNIT,
+            WITH_COORD,
+            WITH_DIST,
+            WITH_HASH,
+            COUNT,
+            ORDER,
         ]),
     georadiusbymember_ro,
 );
@@ -426,7 +345,7 @@ fn search(cx: &mut Context<'_>, args: Args<'_>, source: usize, syntax: Syntax, m
         let score = if options.store_distance { one.distance / unit } else { one.score };
         result.update(one.member.bytes(&mut IntBuf::default()), |_| score);
     }
-    let (result, changes) = (result.build(limits(cx.settings)), found.len() as u64);
+    let (result, changes) = (result.build(cx.settings.encoding.sorted_set), found.len() as u64);
     let event = if syntax == Syntax::SearchStore { "geosearchstore" } else { "georadiusstore" };
     let len = store_result(cx, cx.key(args, target), result, event, changes);
     cx.reply.uint(len as u64);
@@ -439,9 +358,9 @@ fn find<'a>(set: &'a SortedSet, shape: &Shape, centre: Place, options: &Options)
     let enough = if options.any { count } else { usize::MAX };
     let mut found = Vec::new();
     for cell in shape.cells(centre) {
-        let (from, to) = cell.scores();
+        let scores = cell.scores();
         let cut = |score| Cut::Score { score, behind: false };
-        for (member, score) in set.range(set.ranks(&cut(from), &cut(to))) {
+        for (member, score) in set.range(set.ranks(&cut(scores.start), &cut(scores.end))) {
             if found.len() >= enough {
                 break;
             }
@@ -500,7 +419,7 @@ mod tests {
     fn circles_boxes_and_polygons_are_searched() {
         let mut bench = bench();
         for entries in [0, 128] {
-            bench.settings.zset_max_listpack_entries = entries;
+            bench.settings.encoding.sorted_set.entries = entries;
             bench.run("ZADD s XX 3479099956230698 Palermo");
             for (command, expected) in [
                 ("GEOSEARCH s FROMLONLAT 15 37 BYRADIUS 200 km ASC", "*2 $7 Catania $7 Palermo"),

@@ -1,6 +1,6 @@
 //! Distances on earth, and the shapes of searches: circles, boxes and polygons.
 
-use super::geohash::{Cell, Degrees, LATITUDES, LONGITUDES, Place, STEPS_MAX};
+use super::geohash::{Area, Cell, Degrees, LATITUDES, LONGITUDES, Place, STEPS_MAX};
 
 /// The earth as a sphere: its quadratic mean radius in meters (WGS-84).
 const EARTH_RADIUS: f64 = 6372797.560856;
@@ -102,8 +102,8 @@ impl Shape {
         }
     }
 
-    /// The ranges of longitudes and latitudes that contain the shape.
-    fn bounds(&self, centre: Place) -> (Degrees, Degrees) {
+    /// An area that contains the shape.
+    fn bounds(&self, centre: Place) -> Area {
         let (width, height) = match self {
             Shape::Circle { radius, unit } => (unit * radius, unit * radius),
             Shape::Box { width, height, unit } => (unit * width / 2.0, unit * height / 2.0),
@@ -114,20 +114,21 @@ impl Shape {
         let edge =
             if centre.latitude < 0.0 { centre.latitude - latitude_delta } else { centre.latitude + latitude_delta };
         let longitude_delta = degrees(width / EARTH_RADIUS / radians(edge).cos());
-        (
-            Degrees { min: centre.longitude - longitude_delta, max: centre.longitude + longitude_delta },
-            Degrees { min: centre.latitude - latitude_delta, max: centre.latitude + latitude_delta },
-        )
+        Area {
+            longitude: Degrees { min: centre.longitude - longitude_delta, max: centre.longitude + longitude_delta },
+            latitude: Degrees { min: centre.latitude - latitude_delta, max: centre.latitude + latitude_delta },
+        }
     }
 
     /// A radius in meters around the center that contains the shape.
-    fn radius(&self, centre: Place, (longitudes, latitudes): (Degrees, Degrees)) -> f64 {
+    fn radius(&self, centre: Place, bounds: Area) -> f64 {
         match self {
             Shape::Circle { radius, unit } => radius * unit,
             Shape::Box { width, height, unit } => {
                 ((width / 2.0) * (width / 2.0) + (height / 2.0) * (height / 2.0)).sqrt() * unit
             }
             Shape::Polygon(_) => {
+                let Area { longitude: longitudes, latitude: latitudes } = bounds;
                 let corner = |longitude, latitude| distance(centre, Place { longitude, latitude });
                 let top = corner(longitudes.min, latitudes.max).max(corner(longitudes.max, latitudes.max));
                 top.max(corner(longitudes.min, latitudes.min)).max(corner(longitudes.max, latitudes.min))
@@ -137,7 +138,7 @@ impl Shape {
 
     /// The cells to search: nine or fewer, without consecutive duplicates, large enough to cover the shape.
     pub fn cells(&self, centre: Place) -> Vec<Cell> {
-        let bounds @ (longitudes, latitudes) = self.bounds(centre);
+        let bounds @ Area { longitude: longitudes, latitude: latitudes } = self.bounds(centre);
         let mut steps = steps_for(self.radius(centre, bounds), centre.latitude);
         let mut cell = Cell::of(centre, steps);
         let neighbour = |east, north| cell.neighbour(east, north).area();
@@ -196,7 +197,7 @@ fn steps_for(radius: f64, latitude: f64) -> u8 {
     steps.clamp(1, i32::from(STEPS_MAX)) as u8
 }
 
-fn bounds_of(corners: &[Place]) -> (Degrees, Degrees) {
+fn bounds_of(corners: &[Place]) -> Area {
     // Initially inverted, so that the first corner sets both ends.
     let mut longitudes = Degrees { min: LONGITUDES.max, max: LONGITUDES.min };
     let mut latitudes = Degrees { min: LATITUDES.max, max: LATITUDES.min };
@@ -204,7 +205,7 @@ fn bounds_of(corners: &[Place]) -> (Degrees, Degrees) {
         longitudes = Degrees { min: longitudes.min.min(corner.longitude), max: longitudes.max.max(corner.longitude) };
         latitudes = Degrees { min: latitudes.min.min(corner.latitude), max: latitudes.max.max(corner.latitude) };
     }
-    (longitudes, latitudes)
+    Area { longitude: longitudes, latitude: latitudes }
 }
 
 /// Whether a polygon encloses a position: whether a ray from it crosses an odd number of edges (W. Randolph Franklin's
@@ -271,7 +272,7 @@ mod tests {
                     let score = other.score() as f64;
                     let cells = shape.cells(centre);
                     let mut ranges = cells.iter().map(|cell| cell.scores());
-                    let covered = ranges.any(|(from, to)| (from..to).contains(&score));
+                    let covered = ranges.any(|scores| scores.contains(&score));
                     prop_assert!(covered);
                 }
             }

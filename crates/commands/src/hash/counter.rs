@@ -7,7 +7,7 @@ use kvick_resp::format::parse_i64;
 use kvick_store::collections::hash::Stored;
 use kvick_store::{Expiry, Hash, IntBuf, Str};
 
-use super::{documented, growing, limits, propagate_value, settle, tell, tell_revived};
+use super::{documented, growing, propagate_value, settle, tell, tell_revived};
 use crate::context::{Context, Error, Handler};
 use crate::spec::{Arg, Command, KeyFlags, KeySpec};
 use crate::string::long_double::{LongDouble, Text};
@@ -90,7 +90,7 @@ fn update(
     event: &'static str,
     derive: impl FnOnce(Option<Str<'_>>) -> Result<Text, Error>,
 ) -> Result<Updated, Error> {
-    let (key, clock, limits) = (cx.key(args, 1), cx.db.field_clock(), limits(cx.settings));
+    let (key, clock, limits) = (cx.key(args, 1), cx.db.field_clock(), cx.settings.encoding.hash);
     let (hash, _) = cx.db.write_or_create::<Hash>(key)?;
     let (old, expiry) = hash.get_with_expiry(&args[2], clock).unzip();
     let (value, expiry) = (derive(old)?, expiry.flatten());

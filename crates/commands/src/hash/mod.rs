@@ -13,11 +13,11 @@
 //! replicas differ, the propagated commands do not depend on it: they contain Unix times in milliseconds, and results
 //! instead of conditions.
 
-use kvick_store::collections::hash::{Limits, State};
+use kvick_store::collections::hash::State;
 use kvick_store::{EventClass, IntBuf, Key, Str};
 use smallvec::SmallVec;
 
-use crate::context::{Context, Handler, Settings};
+use crate::context::{Context, Handler};
 use crate::spec::{Categories, Command, Flags, Group, KeyFlags, KeySpec, Spec};
 
 pub mod counter;
@@ -95,10 +95,6 @@ const fn documented(spec: Spec, since: &'static str, complexity: &'static str, s
 const PER_FIELD: &str = "O(N), N being the number of fields named.";
 /// Complexity of commands on all fields.
 const PER_SIZE: &str = "O(N), N being the number of fields in the hash.";
-
-fn limits(settings: &Settings) -> Limits {
-    Limits { fields: settings.hash_max_listpack_entries, bytes: settings.hash_max_listpack_value }
-}
 
 /// Counts fields that were set in place of expired ones, and records the events.
 fn tell_revived(cx: &mut Context<'_>, key: Key<'_>, revived: usize) {

@@ -5,7 +5,7 @@ use kvick_store::collections::hash::Stored;
 use kvick_store::{Expiry, Hash};
 
 use super::numbered::{self, FIELDS, MISMATCH};
-use super::{PER_FIELD, documented, growing, limits, propagate_value, settle, tell, tell_revived, writing};
+use super::{PER_FIELD, documented, growing, propagate_value, settle, tell, tell_revived, writing};
 use crate::context::{Context, Error, Handler};
 use crate::spec::{Arg, Command, KeyFlags, KeySpec};
 use crate::string::reply_string;
@@ -45,7 +45,7 @@ fn store(cx: &mut Context<'_>, args: Args<'_>, arity: Error) -> Result<usize, Er
     if !pairs.len().is_multiple_of(2) {
         return Err(arity);
     }
-    let (key, clock, limits) = (cx.key(args, 1), cx.db.field_clock(), limits(cx.settings));
+    let (key, clock, limits) = (cx.key(args, 1), cx.db.field_clock(), cx.settings.encoding.hash);
     let (hash, _) = cx.db.write_or_create::<Hash>(key)?;
     hash.expect(pairs.iter(), limits);
     let (mut added, mut revived) = (0, 0);
@@ -78,7 +78,7 @@ pub const HSETNX: Command<Handler> = Command::new(
 );
 
 fn hsetnx(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
-    let (key, clock, limits) = (cx.key(args, 1), cx.db.field_clock(), limits(cx.settings));
+    let (key, clock, limits) = (cx.key(args, 1), cx.db.field_clock(), cx.settings.encoding.hash);
     let (hash, _) = cx.db.write_or_create::<Hash>(key)?;
     if hash.contains(&args[2], clock) {
         cx.reply.int(0);

@@ -6,7 +6,7 @@ use kvick_store::{Expiry, FieldClock, Hash, IntBuf, Key, Str};
 
 use super::expiry::tell_gone;
 use super::numbered::{self, FIELDS, MISMATCH};
-use super::{PER_FIELD, Words, documented, growing, limits, settle, tell, tell_revived, writing};
+use super::{PER_FIELD, Words, documented, growing, settle, tell, tell_revived, writing};
 use crate::context::{Context, Error, Handler};
 use crate::spec::{Arg, Command, KeyFlags, KeySpec};
 use crate::string::options::{Condition, Expiration, Options, Syntax, TimeForm};
@@ -55,7 +55,7 @@ pub const HSETEX: Command<Handler> = Command::new(
 fn hsetex(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     const INVALID_TIME: Error = Error::text("ERR invalid expire time in 'hsetex' command");
     let (options, pairs) = parse(args, Syntax::HSetEx, 2)?;
-    let (key, clock, limits) = (cx.key(args, 1), cx.db.field_clock(), limits(cx.settings));
+    let (key, clock, limits) = (cx.key(args, 1), cx.db.field_clock(), cx.settings.encoding.hash);
     let there = cx.db.write::<Hash>(key)?.is_some();
     if !holds(options.condition, there) {
         cx.reply.int(0);

@@ -5,7 +5,7 @@ use kvick_resp::format::parse_i64;
 use kvick_store::collections::list::Side;
 use kvick_store::{Collection, EventClass, List};
 
-use super::{limits, removed, signed_count};
+use super::{removed, signed_count};
 use crate::context::{Context, Error, Handler};
 use crate::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spec};
 
@@ -26,7 +26,7 @@ pub const LSET: Command<Handler> = Command::new(
 );
 
 fn lset(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
-    let (key, limits) = (cx.key(args, 1), limits(cx));
+    let (key, limits) = (cx.key(args, 1), cx.settings.encoding.list);
     let list = cx.db.write::<List>(key)?.ok_or(Error::NO_KEY)?;
     let index = parse_i64(&args[2]).ok_or(Error::NOT_INTEGER)?;
     // Valkey uses only the low 32 bits of the index. Commands from a log are executed in the same way, but those of
@@ -69,7 +69,7 @@ fn linsert(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
         word if word.eq_ignore_ascii_case(b"after") => Side::Tail,
         _ => return Err(Error::SYNTAX),
     };
-    let (key, limits) = (cx.key(args, 1), limits(cx));
+    let (key, limits) = (cx.key(args, 1), cx.settings.encoding.list);
     let Some(list) = cx.db.write::<List>(key)? else {
         cx.reply.int(0);
         return Ok(());
@@ -104,7 +104,7 @@ pub const LREM: Command<Handler> = Command::new(
 
 fn lrem(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let count = signed_count(&args[2])?;
-    let (key, limits) = (cx.key(args, 1), limits(cx));
+    let (key, limits) = (cx.key(args, 1), cx.settings.encoding.list);
     let Some(list) = cx.db.write::<List>(key)? else {
         cx.reply.int(0);
         return Ok(());
@@ -142,7 +142,7 @@ pub const LTRIM: Command<Handler> = Command::new(
 fn ltrim(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let start = parse_i64(&args[2]).ok_or(Error::NOT_INTEGER)?;
     let stop = parse_i64(&args[3]).ok_or(Error::NOT_INTEGER)?;
-    let (key, limits) = (cx.key(args, 1), limits(cx));
+    let (key, limits) = (cx.key(args, 1), cx.settings.encoding.list);
     if let Some(list) = cx.db.write::<List>(key)? {
         let range = list.range(start, stop);
         let gone = list.len() - range.len();

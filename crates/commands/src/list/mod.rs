@@ -9,7 +9,7 @@
 //! A list that becomes empty is removed. Blocking commands are propagated as the equivalent non-blocking command.
 
 use kvick_resp::format::parse_i64;
-use kvick_store::collections::list::{Limits, Side};
+use kvick_store::collections::list::Side;
 use kvick_store::{EventClass, Key};
 
 use crate::context::{Block, Context, Error, Handler};
@@ -46,12 +46,6 @@ pub static COMMANDS: &[Command<Handler>] = &[
     edit::LREM,
     edit::LTRIM,
 ];
-
-/// The size limits of list encodings.
-#[inline]
-pub(crate) fn limits(cx: &Context<'_>) -> Limits {
-    Limits { max_listpack_size: cx.settings.list_max_listpack_size, compress_depth: cx.settings.list_compress_depth }
-}
 
 /// Parses LEFT or RIGHT.
 fn side(word: &[u8]) -> Result<Side, Error> {

@@ -6,7 +6,7 @@ use kvick_resp::Args;
 use kvick_store::collections::list::Side;
 use kvick_store::{Collection, IntBuf, Key, List, Str};
 
-use super::{integer_from, limits, pop_command, pop_event, removed, side, wait};
+use super::{integer_from, pop_command, pop_event, removed, side, wait};
 use crate::context::{Context, Error, Handler};
 use crate::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spec};
 use crate::string::reply_string;
@@ -57,7 +57,7 @@ const fn pop_spec(name: &'static str) -> Spec {
 
 #[inline]
 fn pop(cx: &mut Context<'_>, args: Args<'_>, side: Side) -> Result<(), Error> {
-    let (key, limits) = (cx.key(args, 1), limits(cx));
+    let (key, limits) = (cx.key(args, 1), cx.settings.encoding.list);
     if let Some(count) = args.get(2) {
         return pop_counted(cx, key, args.len(), side, count);
     }
@@ -86,7 +86,7 @@ fn pop_counted(cx: &mut Context<'_>, key: Key<'_>, argc: usize, side: Side, coun
 
 /// Pops up to `count` elements, at least one, from an existing list, and replies with them; returns their number.
 fn pop_many(cx: &mut Context<'_>, key: Key<'_>, side: Side, count: usize) -> usize {
-    let limits = limits(cx);
+    let limits = cx.settings.encoding.list;
     let Ok(Some(list)) = cx.db.write::<List>(key) else { unreachable!("found to be a list") };
     let len = list.len();
     let count = count.min(len);
@@ -249,7 +249,7 @@ const fn waiting_spec(name: &'static str) -> Spec {
 }
 
 fn pop_waiting(cx: &mut Context<'_>, args: Args<'_>, side: Side) -> Result<(), Error> {
-    let (keys, limits) = (1..args.len() - 1, limits(cx));
+    let (keys, limits) = (1..args.len() - 1, cx.settings.encoding.list);
     let until_ms = until_ms(&args[keys.end], true, cx.db.now_ms())?;
     for index in keys.clone() {
         let key = cx.key(args, index);

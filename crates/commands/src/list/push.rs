@@ -6,7 +6,7 @@ use kvick_resp::Args;
 use kvick_store::collections::list::Side;
 use kvick_store::{Collection, EventClass, List};
 
-use super::{limits, push_event};
+use super::push_event;
 use crate::context::{Context, Error, Handler};
 use crate::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spec};
 
@@ -72,7 +72,7 @@ fn rpushx(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
 
 #[inline]
 fn push(cx: &mut Context<'_>, args: Args<'_>, side: Side, only_existing: bool) -> Result<(), Error> {
-    let (key, limits) = (cx.key(args, 1), limits(cx));
+    let (key, limits) = (cx.key(args, 1), cx.settings.encoding.list);
     let list = if only_existing {
         let Some(list) = cx.db.write::<List>(key)? else {
             cx.reply.int(0);

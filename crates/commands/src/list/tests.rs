@@ -306,7 +306,7 @@ fn timeouts_are_checked_before_keys() {
 #[test]
 fn settings_decide_on_the_encoding() {
     let mut bench = bench();
-    bench.settings.list_max_listpack_size = 3;
+    bench.settings.encoding.list.max_listpack_size = 3;
     bench.run("RPUSH l a b c");
     assert_eq!(bench.run("OBJECT ENCODING l"), "$8 listpack");
     bench.run("RPUSH l d");

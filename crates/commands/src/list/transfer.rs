@@ -5,7 +5,7 @@ use kvick_resp::Args;
 use kvick_store::collections::list::{Side, owned};
 use kvick_store::{Collection, EventClass, Key, List};
 
-use super::{limits, pop_event, push_event, removed, side, wait};
+use super::{pop_event, push_event, removed, side, wait};
 use crate::context::{Context, Error, Handler};
 use crate::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spec};
 use crate::timeout::until_ms;
@@ -135,7 +135,7 @@ fn wait_or_null(cx: &mut Context<'_>, until_ms: Option<i64>) {
 /// Moves an element from the list at argument 1 to that at argument 2, and replies with it; returns false if the source
 /// does not exist.
 fn transfer(cx: &mut Context<'_>, args: Args<'_>, from: Side, to: Side) -> Result<bool, Error> {
-    let (source, target, limits) = (cx.key(args, 1), cx.key(args, 2), limits(cx));
+    let (source, target, limits) = (cx.key(args, 1), cx.key(args, 2), cx.settings.encoding.list);
     let Some(list) = cx.db.write::<List>(source)? else { return Ok(false) };
     if source.bytes == target.bytes {
         list.rotate(from, to, limits, |element| cx.reply.bulk(element));
@@ -151,7 +151,7 @@ fn transfer(cx: &mut Context<'_>, args: Args<'_>, from: Side, to: Side) -> Resul
 
 /// Moves an element between two different lists. The source exists.
 fn transfer_between(cx: &mut Context<'_>, source: Key<'_>, target: Key<'_>, from: Side, to: Side) -> Result<(), Error> {
-    let limits = limits(cx);
+    let limits = cx.settings.encoding.list;
     let Some(list) = cx.db.write::<List>(source)? else { unreachable!("found before") };
     let element = list.pop(from, limits, owned).unwrap_or_default();
     let none_left = list.is_empty();

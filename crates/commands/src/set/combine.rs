@@ -9,7 +9,7 @@ use kvick_store::collections::set::{Encoded, Limits};
 use kvick_store::{Collection, Db, EventClass, Key, Set, Str};
 use smallvec::SmallVec;
 
-use super::{limits, reply_member};
+use super::reply_member;
 use crate::context::{Context, Error, Handler};
 use crate::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spec};
 
@@ -33,7 +33,7 @@ fn store(
     event: &'static str,
     combine: impl FnOnce(&Sets<'_>, &Limits) -> Set,
 ) -> Result<(), Error> {
-    let result = combine(&look_up(&mut cx.db, args.slice_from(2))?, &limits(cx.settings));
+    let result = combine(&look_up(&mut cx.db, args.slice_from(2))?, &cx.settings.encoding.set);
     let (key, len) = (cx.key(args, 1), result.len());
     if len > 0 {
         cx.db.put(key, result.into(), None);
@@ -170,7 +170,7 @@ pub const SUNION: Command<Handler> = Command::new(
 );
 
 fn sunion(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
-    let limits = limits(cx.settings);
+    let limits = cx.settings.encoding.set;
     let sets = look_up(&mut cx.db, args.slice_from(1))?;
     let union = unite(&sets, passing(&sets), &limits);
     reply_set(&mut cx.reply, &union);
@@ -224,7 +224,7 @@ pub const SDIFF: Command<Handler> = Command::new(
 );
 
 fn sdiff(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
-    let limits = limits(cx.settings);
+    let limits = cx.settings.encoding.set;
     let sets = look_up(&mut cx.db, args.slice_from(1))?;
     let difference = Difference::of(&sets);
     match difference.by_lookup() {

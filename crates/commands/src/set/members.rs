@@ -3,7 +3,7 @@
 use kvick_resp::Args;
 use kvick_store::{Collection, EventClass, Kind, Set};
 
-use super::{limits, reply_member};
+use super::reply_member;
 use crate::context::{Context, Error, Handler};
 use crate::scan_options::{Listing, ScanOptions, Scanned, parse_cursor};
 use crate::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spec};
@@ -26,7 +26,7 @@ pub const SADD: Command<Handler> = Command::new(
 );
 
 fn sadd(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
-    let (key, limits) = (cx.key(args, 1), limits(cx.settings));
+    let (key, limits) = (cx.key(args, 1), cx.settings.encoding.set);
     let members = args.slice_from(2);
     let set = match cx.db.write::<Set>(key)? {
         Some(set) => {
@@ -215,7 +215,7 @@ fn smove(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
 /// Moves a member between different keys, which hold sets or do not exist; returns false if the source does not contain
 /// it.
 fn move_member(cx: &mut Context<'_>, args: Args<'_>, member: &[u8]) -> Result<bool, Error> {
-    let (source, destination, limits) = (cx.key(args, 1), cx.key(args, 2), limits(cx.settings));
+    let (source, destination, limits) = (cx.key(args, 1), cx.key(args, 2), cx.settings.encoding.set);
     let Some(set) = cx.db.write::<Set>(source)? else { return Ok(false) };
     if !set.remove(member) {
         return Ok(false);

@@ -9,9 +9,7 @@ pub mod random;
 #[cfg(test)]
 mod tests;
 
-use kvick_store::collections::set::Limits;
-
-use crate::context::{Handler, Settings};
+use crate::context::Handler;
 use crate::spec::Command;
 pub(crate) use crate::string::reply_string as reply_member;
 
@@ -35,12 +33,3 @@ pub static COMMANDS: &[Command<Handler>] = &[
     combine::SDIFF,
     combine::SDIFFSTORE,
 ];
-
-/// The size limits of the compact encodings.
-fn limits(settings: &Settings) -> Limits {
-    Limits {
-        intset_entries: settings.set_max_intset_entries,
-        listpack_entries: settings.set_max_listpack_entries,
-        listpack_value: settings.set_max_listpack_value,
-    }
-}

@@ -6,7 +6,7 @@ use kvick_store::collections::set::{Encoded, Limits};
 use kvick_store::{Collection, Effects, EventClass, IntBuf, Set, Str};
 
 use super::members::remove_empty;
-use super::{limits, reply_member};
+use super::reply_member;
 use crate::context::{Context, Error, Handler};
 use crate::random;
 use crate::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spec};
@@ -66,7 +66,7 @@ const FEW_STAY: usize = 5;
 fn pop_many(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let count = parse_i64(&args[2]).and_then(|count| usize::try_from(count).ok());
     let count = count.ok_or(Error::text("ERR value is out of range, must be positive"))?;
-    let (key, limits) = (cx.key(args, 1), limits(cx.settings));
+    let (key, limits) = (cx.key(args, 1), cx.settings.encoding.set);
     let len = match cx.db.get_for_write(key) {
         None => 0,
         Some(entry) => entry.collection::<Set>().ok_or(Error::WRONG_TYPE)?.len(),

@@ -155,7 +155,7 @@ fn the_form_follows_the_settings() {
     assert_eq!(encoding(&mut bench, "words"), "hashtable");
     bench.run("SADD mixed 1 a");
     assert_eq!(encoding(&mut bench, "mixed"), "listpack");
-    bench.settings.set_max_listpack_value = 3;
+    bench.settings.encoding.set.listpack_value = 3;
     bench.run("SADD mixed long");
     assert_eq!(encoding(&mut bench, "mixed"), "hashtable");
     assert_eq!(members(&mut bench, "mixed"), of(["1", "a", "long"]));

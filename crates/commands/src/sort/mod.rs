@@ -18,12 +18,11 @@ use kvick_store::{Collection, Db, EventClass, Kind, List, Set, SortedSet, Str};
 use smallvec::smallvec;
 
 use crate::context::{Context, Error, Handler};
-use crate::list::limits;
 use crate::spec::{
     Arg, Begin, Categories, Command, Find, Flags, Group, KeyFlags, KeyPosition, KeyPositions, KeySpec, LockRule, Spec,
 };
 use crate::string::reply_string;
-use options::Request;
+use options::{NativeRange, Request};
 use words::Words;
 
 /// The commands of this family.
@@ -133,12 +132,12 @@ fn load(cx: &mut Context<'_>, args: Args<'_>, request: &mut Request<'_>) -> Resu
     match entry.kind() {
         Kind::List => {
             let Some(list) = entry.collection::<List>() else { return Ok(words) };
-            let (range, reverse) = request.native_range(list.len());
+            let NativeRange { range, reverse } = request.native_range(list.len());
             list.visit(range, if reverse { Side::Tail } else { Side::Head }, |element| words.push(element));
         }
         Kind::SortedSet => {
             let Some(set) = entry.collection::<SortedSet>() else { return Ok(words) };
-            let (range, reverse) = request.native_range(set.len());
+            let NativeRange { range, reverse } = request.native_range(set.len());
             let members = if reverse { set.range_rev(range) } else { set.range(range) };
             members.for_each(|(member, _)| words.push(member));
         }
@@ -185,7 +184,7 @@ fn store(cx: &mut Context<'_>, args: Args<'_>, index: usize, request: &Request<'
     let key = cx.key(args, index);
     if values.len() > 0 {
         let mut list = List::new();
-        list.extend(Side::Tail, values.iter(), limits(cx));
+        list.extend(Side::Tail, values.iter(), cx.settings.encoding.list);
         cx.db.put(key, list.into(), None);
         cx.db.effects().notify(EventClass::LIST, "sortstore", key.bytes);
         cx.db.effects().changed(values.len() as u64);

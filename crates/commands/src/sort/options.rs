@@ -10,6 +10,14 @@ use crate::context::Error;
 const BY_DENIED: Error = Error::text("ERR BY option of SORT denied due to insufficient ACL permissions.");
 const GET_DENIED: Error = Error::text("ERR GET option of SORT denied due to insufficient ACL permissions.");
 
+/// The elements to load from an ordered collection.
+pub struct NativeRange {
+    /// The positions of the elements.
+    pub range: Range<usize>,
+    /// Whether to load them in reverse.
+    pub reverse: bool,
+}
+
 /// The parsed arguments.
 pub struct Request<'a> {
     /// The BY pattern; `None` to sort by the elements.
@@ -117,14 +125,14 @@ impl<'a> Request<'a> {
         start..start.saturating_add(count).min(len)
     }
 
-    /// The range of elements to load from an ordered collection of `len` elements, and whether to load them in reverse;
-    /// all elements if they will be sorted.
-    pub fn native_range(&self, len: usize) -> (Range<usize>, bool) {
+    /// The elements to load from an ordered collection of `len` elements; all of them if they will be sorted.
+    pub fn native_range(&self, len: usize) -> NativeRange {
         let Range { start, end } = self.range(len);
-        match (self.unsorted, self.descending) {
+        let (range, reverse) = match (self.unsorted, self.descending) {
             (false, _) => (0..len, false),
             (true, false) => (start..end, false),
             (true, true) => (len - end..len - start, true),
-        }
+        };
+        NativeRange { range, reverse }
     }
 }

@@ -159,7 +159,7 @@ fn results_are_stored_as_lists() {
     assert!(bench.events().is_empty());
     let lines = ["SORT s STORE d", "SORT l GET o_* GET # STORE d", "SORT l DESC STORE l", "SORT none STORE d"];
     assert_eq!(bench.propagated(), lines);
-    bench.settings.list_max_listpack_size = 3;
+    bench.settings.encoding.list.max_listpack_size = 3;
     bench.run("SORT l STORE d");
     assert_eq!(bench.run("OBJECT ENCODING d"), "$9 quicklist");
 }

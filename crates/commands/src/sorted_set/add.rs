@@ -6,7 +6,6 @@ use kvick_store::collections::sorted_set::Change;
 use kvick_store::{EventClass, Key, SortedSet};
 use smallvec::SmallVec;
 
-use super::limits;
 use crate::context::{Context, Error, Handler};
 use crate::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spec};
 
@@ -157,7 +156,7 @@ pub(crate) fn add<'a>(
     rule: Rule,
     elements: impl ExactSizeIterator<Item = (f64, &'a [u8])> + Clone,
 ) -> Result<(), Error> {
-    let limits = limits(cx.settings);
+    let limits = cx.settings.encoding.sorted_set;
     let set = if rule.xx { cx.db.write::<SortedSet>(key)? } else { Some(cx.db.write_or_create::<SortedSet>(key)?.0) };
     let (mut added, mut updated, mut result) = (0u64, 0u64, None);
     if let Some(set) = set {

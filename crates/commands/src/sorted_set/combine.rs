@@ -10,7 +10,7 @@ use kvick_store::collections::set;
 use kvick_store::collections::sorted_set::{Builder, Entries, Limits};
 use kvick_store::{Collection, IntBuf, Kind, Set, SortedSet, Str};
 
-use super::{integer, limits, reply_element, reply_list, store_result};
+use super::{integer, reply_element, reply_list, store_result};
 use crate::context::{Context, Error, Handler};
 use crate::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spec};
 
@@ -467,7 +467,7 @@ fn list(cx: &mut Context<'_>, args: Args<'_>, name: &str, operation: Operation) 
 /// Stores the result.
 fn store(cx: &mut Context<'_>, args: Args<'_>, name: &'static str, operation: Operation) -> Result<(), Error> {
     let request = Request::parse(cx, args, name, 2, operation)?;
-    let result = operation.result(request.inputs(cx, args), request.aggregate).build(limits(cx.settings));
+    let result = operation.result(request.inputs(cx, args), request.aggregate).build(cx.settings.encoding.sorted_set);
     let len = store_result(cx, cx.key(args, 1), result, name, 1);
     cx.reply.uint(len as u64);
     Ok(())

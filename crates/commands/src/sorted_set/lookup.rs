@@ -1,5 +1,7 @@
 //! Cardinality, scores, ranks, counts of ranges, and ZSCAN.
 
+use std::ops::Range;
+
 use kvick_resp::Args;
 use kvick_resp::format::format_double;
 use kvick_store::collections::sorted_set::Cut;
@@ -166,8 +168,8 @@ pub const ZCOUNT: Command<Handler> = Command::new(
 );
 
 fn zcount(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
-    let (from, to) = bounds::scores(&args[2], &args[3])?;
-    count(cx, args, &from, &to)
+    let cuts = bounds::scores(&args[2], &args[3])?;
+    count(cx, args, &cuts)
 }
 
 /// ZLEXCOUNT key min max
@@ -187,13 +189,13 @@ pub const ZLEXCOUNT: Command<Handler> = Command::new(
 );
 
 fn zlexcount(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
-    let (from, to) = bounds::members(&args[2], &args[3])?;
-    count(cx, args, &from, &to)
+    let cuts = bounds::members(&args[2], &args[3])?;
+    count(cx, args, &cuts)
 }
 
-fn count(cx: &mut Context<'_>, args: Args<'_>, from: &Cut<'_>, to: &Cut<'_>) -> Result<(), Error> {
+fn count(cx: &mut Context<'_>, args: Args<'_>, cuts: &Range<Cut<'_>>) -> Result<(), Error> {
     let key = cx.key(args, 1);
-    let count = cx.db.read::<SortedSet>(key)?.map_or(0, |set| set.ranks(from, to).len());
+    let count = cx.db.read::<SortedSet>(key)?.map_or(0, |set| set.ranks(&cuts.start, &cuts.end).len());
     cx.reply.uint(count as u64);
     Ok(())
 }
@@ -286,7 +288,7 @@ mod tests {
     fn ranks_count_from_either_end() {
         let mut bench = Bench::new(&[COMMANDS]);
         for entries in [0, 128] {
-            bench.settings.zset_max_listpack_entries = entries;
+            bench.settings.encoding.sorted_set.entries = entries;
             bench.run("ZADD z 1 a 2 b 3 c");
             assert_eq!(bench.run("ZRANK z c"), ":2");
             assert_eq!(bench.run("ZREVRANK z c"), ":0");
@@ -326,7 +328,7 @@ mod tests {
         assert_eq!(bench.run("ZSCAN z 0"), "*2 $1 0 *4 $1 b $3 0.1 $1 a $1 1");
         assert_eq!(bench.run("ZSCAN z 0 match b noscores"), "*2 $1 0 *1 $1 b");
         assert_eq!(bench.run("ZSCAN z 0 wrong"), "-ERR syntax error");
-        bench.settings.zset_max_listpack_entries = 0;
+        bench.settings.encoding.sorted_set.entries = 0;
         bench.run("ZADD large 0.1 b");
         assert_eq!(bench.run("ZSCAN large 0"), "*2 $1 0 *2 $1 b $19 0.10000000000000001");
     }

@@ -14,10 +14,9 @@
 
 use kvick_resp::format::parse_i64;
 use kvick_resp::{Args, Reply, Version};
-use kvick_store::collections::sorted_set::Limits;
 use kvick_store::{Collection, EventClass, Key, SortedSet, Str, Value};
 
-use crate::context::{Context, Error, Handler, Settings};
+use crate::context::{Context, Error, Handler};
 use crate::spec::Command;
 
 pub mod add;
@@ -67,11 +66,6 @@ pub static COMMANDS: &[Command<Handler>] = &[
     combine::ZDIFFSTORE,
     combine::ZINTERCARD,
 ];
-
-/// The size limits of the listpack encoding.
-pub(crate) fn limits(settings: &Settings) -> Limits {
-    Limits { entries: settings.zset_max_listpack_entries, value: settings.zset_max_listpack_value }
-}
 
 /// Replies with a member.
 #[inline]

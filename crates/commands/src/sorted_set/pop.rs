@@ -14,41 +14,43 @@ use crate::context::{Block, Context, Error, Handler};
 use crate::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spec};
 use crate::timeout;
 
-/// ZPOPMIN key [count]
-pub const ZPOPMIN: Command<Handler> = Command::new(
-    Spec::new("zpopmin", -2)
+/// The description of ZPOPMIN and ZPOPMAX.
+const fn pop_spec(name: &'static str, summary: &'static str) -> Spec {
+    Spec::new(name, -2)
         .flags(&[Flags::WRITE, Flags::FAST])
         .acl(&[Categories::SORTEDSET])
-        .keys(&[KeySpec::at(1, &[KeyFlags::RW, KeyFlags::ACCESS, KeyFlags::DELETE])])
+        .keys(const { &[KeySpec::at(1, &[KeyFlags::RW, KeyFlags::ACCESS, KeyFlags::DELETE])] })
         .doc(
             Group::SortedSet,
             "5.0.0",
             "O(log(N)*M), N being the size of the sorted set and M the number of members taken.",
-            "Takes the members with the lowest scores out of a sorted set.",
+            summary,
         )
-        .args(&[Arg::key("key"), Arg::integer("count").optional()]),
-    zpopmin,
-);
+        .args(const { &[Arg::key("key"), Arg::integer("count").optional()] })
+}
+
+/// The description of BZPOPMIN and BZPOPMAX.
+const fn blocking_pop_spec(name: &'static str, summary: &'static str) -> Spec {
+    Spec::new(name, -3)
+        .flags(&[Flags::WRITE, Flags::FAST, Flags::BLOCKING])
+        .acl(&[Categories::SORTEDSET])
+        .keys(const { &[KeySpec::range(1, -2, 1, &[KeyFlags::RW, KeyFlags::ACCESS, KeyFlags::DELETE])] })
+        .doc(Group::SortedSet, "5.0.0", "O(log(N)), N being the size of the sorted set.", summary)
+        .history(&[("6.0.0", "The timeout may have a fraction.")])
+        .args(const { &[Arg::key("key").multiple(), Arg::double("timeout")] })
+}
+
+/// ZPOPMIN key [count]
+pub const ZPOPMIN: Command<Handler> =
+    Command::new(pop_spec("zpopmin", "Takes the members with the lowest scores out of a sorted set."), zpopmin);
 
 fn zpopmin(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     pop_from_one(cx, args, End::Min)
 }
 
 /// ZPOPMAX key [count]
-pub const ZPOPMAX: Command<Handler> = Command::new(
-    Spec::new("zpopmax", -2)
-        .flags(&[Flags::WRITE, Flags::FAST])
-        .acl(&[Categories::SORTEDSET])
-        .keys(&[KeySpec::at(1, &[KeyFlags::RW, KeyFlags::ACCESS, KeyFlags::DELETE])])
-        .doc(
-            Group::SortedSet,
-            "5.0.0",
-            "O(log(N)*M), N being the size of the sorted set and M the number of members taken.",
-            "Takes the members with the highest scores out of a sorted set.",
-        )
-        .args(&[Arg::key("key"), Arg::integer("count").optional()]),
-    zpopmax,
-);
+pub const ZPOPMAX: Command<Handler> =
+    Command::new(pop_spec("zpopmax", "Takes the members with the highest scores out of a sorted set."), zpopmax);
 
 fn zpopmax(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     pop_from_one(cx, args, End::Max)
@@ -86,48 +88,30 @@ fn zmpop(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
 
 /// BZPOPMIN key [key ...] timeout
 pub const BZPOPMIN: Command<Handler> = Command::new(
-    Spec::new("bzpopmin", -3)
-        .flags(&[Flags::WRITE, Flags::FAST, Flags::BLOCKING])
-        .acl(&[Categories::SORTEDSET])
-        .keys(&[KeySpec::range(1, -2, 1, &[KeyFlags::RW, KeyFlags::ACCESS, KeyFlags::DELETE])])
-        .doc(
-            Group::SortedSet,
-            "5.0.0",
-            "O(log(N)), N being the size of the sorted set.",
-            "Takes the member with the lowest score out of the first sorted set that is not empty, and waits for one \
-             if there is none.",
-        )
-        .history(&[("6.0.0", "The timeout may have a fraction.")])
-        .args(&[Arg::key("key").multiple(), Arg::double("timeout")]),
+    blocking_pop_spec(
+        "bzpopmin",
+        "Takes the member with the lowest score out of the first sorted set that is not empty, and waits for one if \
+         there is none.",
+    ),
     bzpopmin,
 );
 
 fn bzpopmin(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
-    let last = args.len() - 1;
-    pop_or_wait(cx, args, last, 1..last, End::Min, None)
+    pop_one_or_wait(cx, args, End::Min)
 }
 
 /// BZPOPMAX key [key ...] timeout
 pub const BZPOPMAX: Command<Handler> = Command::new(
-    Spec::new("bzpopmax", -3)
-        .flags(&[Flags::WRITE, Flags::FAST, Flags::BLOCKING])
-        .acl(&[Categories::SORTEDSET])
-        .keys(&[KeySpec::range(1, -2, 1, &[KeyFlags::RW, KeyFlags::ACCESS, KeyFlags::DELETE])])
-        .doc(
-            Group::SortedSet,
-            "5.0.0",
-            "O(log(N)), N being the size of the sorted set.",
-            "Takes the member with the highest score out of the first sorted set that is not empty, and waits for one \
-             if there is none.",
-        )
-        .history(&[("6.0.0", "The timeout may have a fraction.")])
-        .args(&[Arg::key("key").multiple(), Arg::double("timeout")]),
+    blocking_pop_spec(
+        "bzpopmax",
+        "Takes the member with the highest score out of the first sorted set that is not empty, and waits for one if \
+         there is none.",
+    ),
     bzpopmax,
 );
 
 fn bzpopmax(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
-    let last = args.len() - 1;
-    pop_or_wait(cx, args, last, 1..last, End::Max, None)
+    pop_one_or_wait(cx, args, End::Max)
 }
 
 /// BZMPOP timeout numkeys key [key ...] (MIN | MAX) [COUNT count]
@@ -271,6 +255,12 @@ fn pop_from_first(
     Ok(false)
 }
 
+/// Pops one element from the first key that exists, as BZPOPMIN and BZPOPMAX do: the timeout follows the keys.
+fn pop_one_or_wait(cx: &mut Context<'_>, args: Args<'_>, end: End) -> Result<(), Error> {
+    let last = args.len() - 1;
+    pop_or_wait(cx, args, last, 1..last, end, None)
+}
+
 /// Like [`pop_from_first`], but blocks if none of the keys exists and blocking is allowed.
 fn pop_or_wait(
     cx: &mut Context<'_>,
@@ -346,7 +336,7 @@ mod tests {
     fn elements_are_taken_from_either_end() {
         let mut bench = Bench::new(&[COMMANDS]);
         for entries in [0, 128] {
-            bench.settings.zset_max_listpack_entries = entries;
+            bench.settings.encoding.sorted_set.entries = entries;
             bench.run("ZADD z 1 a 2 b 3 c 4 d 5 e");
             assert_eq!(bench.run("ZPOPMIN z"), "*2 $1 a $1 1");
             assert_eq!(bench.run("ZPOPMAX z 2"), "*4 $1 e $1 5 $1 d $1 4");

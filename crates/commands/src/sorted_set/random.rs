@@ -131,7 +131,7 @@ mod tests {
     fn members_are_chosen_with_equal_chances() {
         let mut bench = Bench::new(&[COMMANDS]);
         for entries in [0, 128] {
-            bench.settings.zset_max_listpack_entries = entries;
+            bench.settings.encoding.sorted_set.entries = entries;
             let pairs: String = (0..40).map(|n| format!(" {n} m{n}")).collect();
             bench.run(&format!("ZADD z{pairs}"));
             for count in ["", " 3", " 30", " -5"] {
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(bench.run("ZRANDMEMBER z"), "$-1");
         assert_eq!(bench.run("ZRANDMEMBER z 3"), "*0");
         for entries in [0, 128] {
-            bench.settings.zset_max_listpack_entries = entries;
+            bench.settings.encoding.sorted_set.entries = entries;
             bench.run("ZADD z 1 a 2 b 3 c");
             assert_eq!(bench.run("ZRANDMEMBER z 0"), "*0");
             let mut all = members(&bench.run("ZRANDMEMBER z 10"));

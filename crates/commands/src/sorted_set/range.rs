@@ -9,7 +9,7 @@ use kvick_resp::Args;
 use kvick_store::collections::sorted_set::Cut;
 use kvick_store::{Collection, IntBuf, SortedSet};
 
-use super::{bounds, integer, limits, ranks_between, reply_element, reply_list, store_result};
+use super::{bounds, integer, ranks_between, reply_element, reply_list, store_result};
 use crate::context::{Context, Error, Handler};
 use crate::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spec};
 
@@ -203,7 +203,7 @@ pub const ZRANGESTORE: Command<Handler> = Command::new(
 fn zrangestore(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let request = Request::parse(args.slice_from(2), Form::default(), true)?;
     let source = cx.key(args, 2);
-    let limits = limits(cx.settings);
+    let limits = cx.settings.encoding.sorted_set;
     let mut result = SortedSet::new();
     if let Some(set) = cx.db.read::<SortedSet>(source)? {
         let ranks = request.ranks(set);
@@ -237,7 +237,7 @@ enum By {
 /// The bounds of a range.
 enum Bounds<'a> {
     Ranks(i64, i64),
-    Cuts(Cut<'a>, Cut<'a>),
+    Cuts(Range<Cut<'a>>),
 }
 
 /// The parsed arguments.
@@ -295,8 +295,8 @@ impl<'a> Request<'a> {
         let (min, max) = if reverse { (argument(2), argument(1)) } else { (argument(1), argument(2)) };
         match by {
             By::Rank => Ok(Bounds::Ranks(integer(args, 1)?, integer(args, 2)?)),
-            By::Score => bounds::scores(min, max).map(|(from, to)| Bounds::Cuts(from, to)),
-            By::Member => bounds::members(min, max).map(|(from, to)| Bounds::Cuts(from, to)),
+            By::Score => bounds::scores(min, max).map(Bounds::Cuts),
+            By::Member => bounds::members(min, max).map(Bounds::Cuts),
         }
     }
 
@@ -307,7 +307,7 @@ impl<'a> Request<'a> {
                 let (len, ranks) = (set.len(), ranks_between(*start, *stop, set.len()));
                 if self.reverse && !ranks.is_empty() { len - ranks.end..len - ranks.start } else { ranks }
             }
-            Bounds::Cuts(from, to) => self.limited(set.ranks(from, to), set.listpack().is_some()),
+            Bounds::Cuts(cuts) => self.limited(set.ranks(&cuts.start, &cuts.end), set.listpack().is_some()),
         }
     }
 
@@ -358,9 +358,9 @@ mod tests {
     fn bench() -> Bench {
         let mut bench = Bench::new(&[COMMANDS]);
         bench.run("ZADD small 1 a 2 b 3 c 4 d");
-        bench.settings.zset_max_listpack_entries = 0;
+        bench.settings.encoding.sorted_set.entries = 0;
         bench.run("ZADD large 1 a 2 b 3 c 4 d");
-        bench.settings.zset_max_listpack_entries = 128;
+        bench.settings.encoding.sorted_set.entries = 128;
         bench
     }
 

@@ -75,8 +75,8 @@ pub const ZREMRANGEBYSCORE: Command<Handler> = Command::new(
 );
 
 fn zremrangebyscore(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
-    let (from, to) = bounds::scores(&args[2], &args[3])?;
-    remove_range(cx, args, "zremrangebyscore", |set| set.ranks(&from, &to))
+    let cuts = bounds::scores(&args[2], &args[3])?;
+    remove_range(cx, args, "zremrangebyscore", |set| set.ranks(&cuts.start, &cuts.end))
 }
 
 /// ZREMRANGEBYLEX key min max
@@ -96,8 +96,8 @@ pub const ZREMRANGEBYLEX: Command<Handler> = Command::new(
 );
 
 fn zremrangebylex(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
-    let (from, to) = bounds::members(&args[2], &args[3])?;
-    remove_range(cx, args, "zremrangebylex", |set| set.ranks(&from, &to))
+    let cuts = bounds::members(&args[2], &args[3])?;
+    remove_range(cx, args, "zremrangebylex", |set| set.ranks(&cuts.start, &cuts.end))
 }
 
 fn remove_range(
@@ -153,7 +153,7 @@ mod tests {
     fn ranges_go_by_rank_score_and_member() {
         let mut bench = Bench::new(&[COMMANDS]);
         for entries in [0, 128] {
-            bench.settings.zset_max_listpack_entries = entries;
+            bench.settings.encoding.sorted_set.entries = entries;
             bench.run("ZADD z 1 a 2 b 3 c 4 d 5 e 6 f 7 g");
             assert_eq!(bench.run("ZREMRANGEBYRANK z -2 -1"), ":2");
             assert_eq!(bench.run("ZREMRANGEBYSCORE z (1 2"), ":1");

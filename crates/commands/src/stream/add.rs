@@ -1,6 +1,6 @@
 //! XADD.
 
-use kvick_store::collections::stream::{AppendError, BlockLimits, Id, IdBuf, NewId};
+use kvick_store::collections::stream::{AppendError, Id, IdBuf, NewId};
 use kvick_store::{EventClass, Stream};
 
 use super::trim::{self, Trimming};
@@ -108,7 +108,7 @@ fn xadd(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
         return Err(EXHAUSTED);
     }
     let id = log.new_id(options.id, now_ms)?;
-    let limits = BlockLimits { bytes: cx.settings.stream_node_max_bytes, entries: cx.settings.stream_node_max_entries };
+    let limits = cx.settings.encoding.stream;
     log.append(id, fields.iter(), limits)?;
     let trimmed = options.trimming.as_ref().map(|trimming| trimming.run(log));
     let threshold = options.trimming.as_ref().and_then(|trimming| trimming.outcome(log));

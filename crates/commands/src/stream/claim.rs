@@ -130,13 +130,8 @@ struct Claimant<'a> {
 
 impl<'a> Claimant<'a> {
     /// The consumer of this name, created if necessary. Its seen-time is updated.
-    fn new(
-        (log, group): (&'a Log, &'a mut Group),
-        effects: &'a mut Effects,
-        place: write::Place<'a>,
-        name: &[u8],
-        now_ms: i64,
-    ) -> Claimant<'a> {
+    fn new(parts: Parts<'a>, place: write::Place<'a>, name: &[u8], now_ms: i64) -> Claimant<'a> {
+        let Parts { log, group, effects } = parts;
         let consumer = match group.find_consumer(name) {
             Some(consumer) => consumer,
             None => group::create_consumer(group, name, place.key, effects, now_ms),
@@ -182,15 +177,19 @@ fn tell(reply: &mut Reply<'_>, log: &Log, id: Id, just_ids: bool) {
     }
 }
 
-/// The log, a mutable group, and the effects of the command.
-type Parts<'a> = ((&'a Log, &'a mut Group), &'a mut Effects);
+/// A group of a stream, mutable, with what its changes need.
+struct Parts<'a> {
+    log: &'a Log,
+    group: &'a mut Group,
+    effects: &'a mut Effects,
+}
 
 /// The group of a stream, mutable.
 fn group_mut<'a>(db: &'a mut kvick_store::Db<'_>, key: kvick_store::Key<'_>, name: &[u8]) -> Result<Parts<'a>, Error> {
     let (stream, effects) = db.write_beside_effects::<Stream>(key)?;
-    let parts = stream.map(Stream::groups_mut);
-    let group = parts.and_then(|(log, groups)| Some((log, groups.get_mut(name)?)));
-    Ok((group.ok_or_else(|| words::no_group(key.bytes, name, ""))?, effects))
+    let found = stream.map(Stream::groups_mut).and_then(|(log, groups)| Some((log, groups.get_mut(name)?)));
+    let (log, group) = found.ok_or_else(|| words::no_group(key.bytes, name, ""))?;
+    Ok(Parts { log, group, effects })
 }
 
 /// Checks that the group exists, before all other checks.
@@ -204,11 +203,11 @@ fn xclaim(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     check_group(cx, args)?;
     let (key, now_ms) = (cx.key(args, 1), cx.db.now_ms());
     let claim = Claim::parse(args, now_ms)?;
-    let (parts, effects) = group_mut(&mut cx.db, key, &args[2])?;
-    let mut last_id_is_news = claim.last_id > parts.1.last_id;
-    parts.1.last_id = parts.1.last_id.max(claim.last_id);
+    let parts = group_mut(&mut cx.db, key, &args[2])?;
+    let mut last_id_is_news = claim.last_id > parts.group.last_id;
+    parts.group.last_id = parts.group.last_id.max(claim.last_id);
     let place = write::Place { key: key.bytes, group: &args[2] };
-    let mut claimant = Claimant::new(parts, effects, place, &args[3], now_ms);
+    let mut claimant = Claimant::new(parts, place, &args[3], now_ms);
     let mark = cx.reply.deferred();
     let mut len = 0;
     for (at, id) in claim.ids.iter().copied().enumerate() {
@@ -274,9 +273,9 @@ fn xautoclaim(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let sweep = Sweep::parse(args)?;
     check_group(cx, args)?;
     let (key, now_ms) = (cx.key(args, 1), cx.db.now_ms());
-    let (parts, effects) = group_mut(&mut cx.db, key, &args[2])?;
+    let parts = group_mut(&mut cx.db, key, &args[2])?;
     let place = write::Place { key: key.bytes, group: &args[2] };
-    let mut claimant = Claimant::new(parts, effects, place, &args[3], now_ms);
+    let mut claimant = Claimant::new(parts, place, &args[3], now_ms);
     let (mut taken, mut gone) = (Ids::new(), Ids::new());
     let mut attempts = sweep.count.saturating_mul(ATTEMPTS_PER_ENTRY);
     let mut next = claimant.group.pending().iter_from(sweep.start).next().map(|(id, _)| id);

@@ -87,13 +87,20 @@ fn find_keys(args: Args<'_>) -> Option<KeyPositions> {
     }
 }
 
+/// The consumer that reads, and its group.
+#[derive(Clone, Copy, Default)]
+struct Member<'a> {
+    group: &'a [u8],
+    consumer: &'a [u8],
+}
+
 /// The parsed arguments, without the IDs.
 struct Request<'a> {
     /// Maximum number of entries per stream; 0 means no limit.
     count: usize,
     /// Whether to block, and until when.
     wait: Option<Option<i64>>,
-    group: Option<(&'a [u8], &'a [u8])>,
+    member: Option<Member<'a>>,
     noack: bool,
     /// The argument index of the first key, and the number of keys.
     keys_at: usize,
@@ -102,7 +109,7 @@ struct Request<'a> {
 
 impl<'a> Request<'a> {
     fn parse(args: Args<'a>, with_group: bool, now_ms: i64) -> Result<Request<'a>, Error> {
-        let mut request = Request { count: 0, wait: None, group: None, noack: false, keys_at: 0, len: 0 };
+        let mut request = Request { count: 0, wait: None, member: None, noack: false, keys_at: 0, len: 0 };
         let mut at = 1;
         while let Some(word) = args.get(at) {
             let (next, third) = (args.get(at + 1), args.get(at + 2));
@@ -123,7 +130,7 @@ impl<'a> Request<'a> {
                     if !with_group {
                         return Err(only_with_group("GROUP"));
                     }
-                    request.group = Some((group, consumer));
+                    request.member = Some(Member { group, consumer });
                     at += 2;
                 }
                 _ if words::is(word, "NOACK") => {
@@ -144,7 +151,7 @@ impl<'a> Request<'a> {
             return Err(unbalanced(with_group));
         }
         request.len = behind / 2;
-        if with_group && request.group.is_none() {
+        if with_group && request.member.is_none() {
             return Err(Error::text("ERR Missing GROUP option for XREADGROUP"));
         }
         Ok(request)
@@ -261,8 +268,8 @@ fn wait(cx: &mut Context<'_>, args: Args<'_>, request: &Request<'_>, ids: impl I
         OwnedArgs::new(args.iter().take(ids_at).map(<[u8]>::to_vec).chain(resolved))
     });
     // If one consumer of a group finds nothing, neither do the others of the same group.
-    let rivals = request.group.map_or(0, |(group, _)| kvick_store::hash::elements().hash(group) | 1);
-    let heeds_loss = request.group.is_some();
+    let rivals = request.member.map_or(0, |member| kvick_store::hash::elements().hash(member.group) | 1);
+    let heeds_loss = request.member.is_some();
     let keys = request.keys().collect();
     cx.block = Some(Block { keys, kind: Kind::Stream, heeds_loss, rivals, until_ms, rewritten });
 }
@@ -283,7 +290,7 @@ enum Wanted {
 fn xreadgroup(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let now_ms = cx.db.now_ms();
     let request = Request::parse(args, true, now_ms)?;
-    let (group_name, consumer_name) = request.group.unwrap_or_default();
+    let Member { group: group_name, consumer: consumer_name } = request.member.unwrap_or_default();
     let mut wanted: SmallVec<[Wanted; 8]> = SmallVec::new();
     for at in request.keys() {
         let key = cx.key(args, at);

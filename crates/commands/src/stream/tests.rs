@@ -7,7 +7,7 @@ use kvick_resp::{OwnedArgs, Version};
 
 fn bench() -> Bench {
     let mut bench = Bench::new(&[COMMANDS, string::COMMANDS]);
-    bench.settings.stream_node_max_entries = 5;
+    bench.settings.encoding.stream.entries = 5;
     bench
 }
 

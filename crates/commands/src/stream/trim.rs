@@ -76,7 +76,7 @@ impl Given {
 
 /// Maximum number of entries that an approximate trim removes: one hundred full blocks.
 fn default_limit(settings: &Settings) -> u64 {
-    match settings.stream_node_max_entries as u64 {
+    match settings.encoding.stream.entries as u64 {
         0 => 10_000,
         entries => entries.saturating_mul(100).min(1_000_000),
     }

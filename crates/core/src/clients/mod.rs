@@ -192,7 +192,21 @@ bitflags::bitflags! {
     }
 }
 
+/// The place of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Number of the worker that owns the connection.
+    pub worker: usize,
+    /// The worker's key of the connection.
+    pub token: usize,
+}
+
 impl ClientInfo {
+    /// The place of its connection. Only the owner may use the token.
+    pub fn place(&self) -> Place {
+        Place { worker: self.worker, token: self.token.load(Ordering::Relaxed) }
+    }
+
     /// The info of a connection that was accepted at `now_ms`.
     pub fn new(id: u64, worker: usize, fd: i32, peer: String, local: String, loopback: bool, now_ms: i64) -> Self {
         ClientInfo {

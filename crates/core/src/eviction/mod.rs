@@ -37,6 +37,15 @@ struct Exceeded {
     before: Duration,
 }
 
+/// How long memory has been above its limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExceededTime {
+    /// Without a break until now.
+    pub current: Duration,
+    /// In total.
+    pub total: Duration,
+}
+
 impl Eviction {
     /// Records whether memory is above its limit.
     pub fn note(&self, is_above: bool) {
@@ -71,11 +80,11 @@ impl Eviction {
         self.freed.load(Ordering::Relaxed)
     }
 
-    /// How long memory has been above its limit without a break, and in total.
-    pub fn exceeded(&self) -> (Duration, Duration) {
+    /// How long memory has been above its limit.
+    pub fn exceeded(&self) -> ExceededTime {
         let exceeded = self.exceeded.lock();
         let current = exceeded.since.map_or(Duration::ZERO, |since| since.elapsed());
-        (current, exceeded.before + current)
+        ExceededTime { current, total: exceeded.before + current }
     }
 
     /// Restarts the count of time above the limit.
@@ -126,15 +135,15 @@ mod tests {
     fn time_above_the_limit_is_counted_until_it_is_over() {
         let eviction = Eviction::default();
         eviction.note(false);
-        assert_eq!(eviction.exceeded(), (Duration::ZERO, Duration::ZERO));
+        assert_eq!(eviction.exceeded(), ExceededTime::default());
         eviction.note(true);
-        while eviction.exceeded().0 < Duration::from_micros(10) {}
+        while eviction.exceeded().current < Duration::from_micros(10) {}
         eviction.note(true);
         eviction.note(false);
-        let (current, total) = eviction.exceeded();
+        let ExceededTime { current, total } = eviction.exceeded();
         assert!(current == Duration::ZERO && total >= Duration::from_micros(10));
-        assert_eq!(eviction.exceeded().1, total);
+        assert_eq!(eviction.exceeded().total, total);
         eviction.reset();
-        assert_eq!(eviction.exceeded(), (Duration::ZERO, Duration::ZERO));
+        assert_eq!(eviction.exceeded(), ExceededTime::default());
     }
 }

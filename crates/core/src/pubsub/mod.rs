@@ -28,6 +28,7 @@ pub mod subscribers;
 pub mod subscriptions;
 
 use crate::admission::Admission;
+use crate::clients::Place;
 use directory::Directory;
 use monitors::Monitors;
 use parking_lot::{Mutex, MutexGuard};
@@ -92,29 +93,29 @@ impl PubSub {
         self.subscribers[worker].lock()
     }
 
-    /// Subscribes a connection of a worker, identified by its token. Does nothing if it is already subscribed.
-    pub fn subscribe(&self, kind: Kind, name: &[u8], (worker, token): (usize, usize), own: &mut Subscriptions) {
+    /// Subscribes a connection. Does nothing if it is already subscribed.
+    pub fn subscribe(&self, kind: Kind, name: &[u8], place: Place, own: &mut Subscriptions) {
         if own.contains(kind, name) {
             return;
         }
-        let (name, stamp) = self.directory.add(kind, name, worker);
-        self.subscribers(worker).add(kind, name.clone(), token, stamp);
+        let (name, stamp) = self.directory.add(kind, name, place.worker);
+        self.subscribers(place.worker).add(kind, name.clone(), place.token, stamp);
         own.add(kind, name, stamp);
     }
 
-    /// Ends a subscription of a connection of a worker, if it exists.
-    pub fn unsubscribe(&self, kind: Kind, name: &[u8], (worker, token): (usize, usize), own: &mut Subscriptions) {
+    /// Ends a subscription of a connection, if it exists.
+    pub fn unsubscribe(&self, kind: Kind, name: &[u8], place: Place, own: &mut Subscriptions) {
         if own.remove(kind, name) {
-            self.subscribers(worker).remove(kind, name, token);
-            self.directory.remove(kind, name, worker);
+            self.subscribers(place.worker).remove(kind, name, place.token);
+            self.directory.remove(kind, name, place.worker);
         }
     }
 
-    /// Ends all subscriptions of a connection of a worker.
-    pub fn unsubscribe_all(&self, connection: (usize, usize), own: &mut Subscriptions) {
+    /// Ends all subscriptions of a connection.
+    pub fn unsubscribe_all(&self, place: Place, own: &mut Subscriptions) {
         for kind in [Kind::Channel, Kind::Pattern, Kind::Shard] {
             for name in own.names(kind) {
-                self.unsubscribe(kind, &name, connection, own);
+                self.unsubscribe(kind, &name, place, own);
             }
         }
     }
@@ -134,17 +135,17 @@ impl PubSub {
         })
     }
 
-    /// Makes a connection of a worker a monitor. Sets [`MONITORED`](crate::admission::Reasons::MONITORED).
-    pub fn begin_monitor(&self, (worker, token): (usize, usize), admission: &Admission) {
-        let stamp = self.monitors.add(worker, admission);
-        self.subscribers(worker).add_monitor(token, stamp);
+    /// Makes a connection a monitor. Sets [`MONITORED`](crate::admission::Reasons::MONITORED).
+    pub fn begin_monitor(&self, place: Place, admission: &Admission) {
+        let stamp = self.monitors.add(place.worker, admission);
+        self.subscribers(place.worker).add_monitor(place.token, stamp);
     }
 
-    /// Ends monitoring by a connection of a worker. Clears [`MONITORED`](crate::admission::Reasons::MONITORED) after
+    /// Ends monitoring by a connection. Clears [`MONITORED`](crate::admission::Reasons::MONITORED) after
     /// the last one.
-    pub fn end_monitor(&self, (worker, token): (usize, usize), admission: &Admission) {
-        self.subscribers(worker).remove_monitor(token);
-        self.monitors.remove(worker, admission);
+    pub fn end_monitor(&self, place: Place, admission: &Admission) {
+        self.subscribers(place.worker).remove_monitor(place.token);
+        self.monitors.remove(place.worker, admission);
     }
 
     /// Calls `put` for each worker that has monitors, to put the lines into its inbox.

@@ -6,6 +6,10 @@ use kvick_resp::Version;
 /// Messages put into inboxes, with their workers.
 type Sent = Vec<(usize, Arc<Publication>)>;
 
+fn at(worker: usize, token: usize) -> Place {
+    Place { worker, token }
+}
+
 /// Publishes a message and appends the deliveries to `sent`; returns the number of receivers, and the workers.
 fn publish(pubsub: &PubSub, sent: &mut Sent, address: Address, channel: &str, payload: &str) -> (usize, Vec<usize>) {
     let before = sent.len();
@@ -35,10 +39,10 @@ fn heard(pubsub: &PubSub, sent: &Sent, worker: usize) -> Vec<(usize, String)> {
 fn each_worker_with_subscribers_gets_a_message_once() {
     let pubsub = PubSub::new(3);
     let mut clients: Vec<_> = (0..4).map(|_| Subscriptions::default()).collect();
-    pubsub.subscribe(Kind::Channel, b"c", (0, 10), &mut clients[0]);
-    pubsub.subscribe(Kind::Pattern, b"c*", (0, 11), &mut clients[1]);
-    pubsub.subscribe(Kind::Channel, b"c", (2, 10), &mut clients[2]);
-    pubsub.subscribe(Kind::Shard, b"c", (1, 10), &mut clients[3]);
+    pubsub.subscribe(Kind::Channel, b"c", at(0, 10), &mut clients[0]);
+    pubsub.subscribe(Kind::Pattern, b"c*", at(0, 11), &mut clients[1]);
+    pubsub.subscribe(Kind::Channel, b"c", at(2, 10), &mut clients[2]);
+    pubsub.subscribe(Kind::Shard, b"c", at(1, 10), &mut clients[3]);
     let mut sent = Sent::new();
     assert_eq!(publish(&pubsub, &mut sent, Address::Channel, "c", "1"), (3, vec![0, 2]));
     assert_eq!(publish(&pubsub, &mut sent, Address::Channel, "c", "2"), (3, vec![0, 2]));
@@ -60,12 +64,12 @@ fn each_worker_with_subscribers_gets_a_message_once() {
 fn a_message_is_for_those_who_had_subscribed_when_it_was_published() {
     let (pubsub, mut sent) = (PubSub::new(1), Sent::new());
     let (mut early, mut late) = (Subscriptions::default(), Subscriptions::default());
-    pubsub.subscribe(Kind::Channel, b"c", (0, 1), &mut early);
+    pubsub.subscribe(Kind::Channel, b"c", at(0, 1), &mut early);
     assert_eq!(publish(&pubsub, &mut sent, Address::Channel, "c", "1").0, 1);
-    pubsub.subscribe(Kind::Channel, b"c", (0, 2), &mut late);
+    pubsub.subscribe(Kind::Channel, b"c", at(0, 2), &mut late);
     assert_eq!(publish(&pubsub, &mut sent, Address::Channel, "c", "2").0, 2);
-    pubsub.unsubscribe(Kind::Channel, b"c", (0, 1), &mut early);
-    pubsub.subscribe(Kind::Channel, b"c", (0, 1), &mut early);
+    pubsub.unsubscribe(Kind::Channel, b"c", at(0, 1), &mut early);
+    pubsub.subscribe(Kind::Channel, b"c", at(0, 1), &mut early);
     let tokens: Vec<usize> = heard(&pubsub, &sent, 0).into_iter().map(|(token, _)| token).collect();
     assert_eq!(tokens, [2], "who left and came back has missed what was published before");
 }
@@ -75,19 +79,19 @@ fn names_are_forgotten_with_their_last_subscriber() {
     let pubsub = PubSub::new(2);
     let (mut one, mut other) = (Subscriptions::default(), Subscriptions::default());
     for (kind, name) in [(Kind::Channel, "a"), (Kind::Channel, "b"), (Kind::Pattern, "a"), (Kind::Shard, "a")] {
-        pubsub.subscribe(kind, name.as_bytes(), (0, 1), &mut one);
-        pubsub.subscribe(kind, name.as_bytes(), (0, 1), &mut one);
+        pubsub.subscribe(kind, name.as_bytes(), at(0, 1), &mut one);
+        pubsub.subscribe(kind, name.as_bytes(), at(0, 1), &mut one);
     }
-    pubsub.subscribe(Kind::Channel, b"a", (1, 1), &mut other);
+    pubsub.subscribe(Kind::Channel, b"a", at(1, 1), &mut other);
     let sizes = || [Kind::Channel, Kind::Pattern, Kind::Shard].map(|kind| pubsub.directory().size(kind));
     assert_eq!((sizes(), one.total_with(Kind::Channel), one.total_with(Kind::Shard)), ([2, 1, 1], 3, 1));
     assert_eq!(pubsub.directory().count(Kind::Channel, b"a"), 2);
     assert_eq!(one.names(Kind::Channel).iter().map(|name| &**name).collect::<Vec<_>>(), [b"a", b"b"]);
-    pubsub.unsubscribe_all((0, 1), &mut one);
+    pubsub.unsubscribe_all(at(0, 1), &mut one);
     assert!(one.is_empty());
     assert_eq!(sizes(), [1, 0, 0]);
     assert_eq!(publish(&pubsub, &mut Sent::new(), Address::Channel, "a", "1"), (1, vec![1]));
-    pubsub.unsubscribe(Kind::Channel, b"nothing", (1, 1), &mut other);
-    pubsub.unsubscribe(Kind::Channel, b"a", (1, 1), &mut other);
+    pubsub.unsubscribe(Kind::Channel, b"nothing", at(1, 1), &mut other);
+    pubsub.unsubscribe(Kind::Channel, b"a", at(1, 1), &mut other);
     assert!(sizes() == [0; 3] && !pubsub.directory().has_listeners());
 }

@@ -23,6 +23,7 @@ impl Tls {
             return;
         }
         let spawned = std::thread::Builder::new().name("tls-reload".into()).spawn(|| {
+            kvick_runtime::memory::register_thread();
             affinity::set(Role::Background);
             if let Err(error) = self.reload() {
                 logging::warning(format_args!("{error}"));

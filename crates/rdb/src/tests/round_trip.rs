@@ -83,7 +83,9 @@ fn values() -> impl Strategy<Value = Value> {
 
 /// Options under which values keep the encodings that the strategies chose.
 fn generous() -> ValueOptions {
-    ValueOptions { hash_max_listpack_entries: 80, set_max_intset_entries: 50, ..ValueOptions::default() }
+    let mut options = ValueOptions::default();
+    (options.encoding.hash.fields, options.encoding.set.intset_entries) = (80, 50);
+    options
 }
 
 /// A stream with deleted entries and groups.

@@ -53,7 +53,7 @@ pub(super) fn load<I: Input>(
     options: &ValueOptions,
     expired: &mut Vec<Vec<u8>>,
 ) -> Result<Loaded, Error> {
-    let limits = Limits { fields: options.hash_max_listpack_entries, bytes: options.hash_max_listpack_value };
+    let limits = options.encoding.hash;
     let mut loading = Loading { hash: Hash::new(), table: None, limits, options, expired };
     match kind {
         Type::HashListpack => {

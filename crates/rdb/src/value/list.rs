@@ -7,7 +7,7 @@ use crate::error::{Corrupt, Error};
 use crate::format::Type;
 use crate::input::Input;
 use crate::read::ValueOptions;
-use kvick_store::collections::list::{BlockView, Builder, Limits, List};
+use kvick_store::collections::list::{BlockView, Builder, List};
 use kvick_store::{Collection, IntBuf};
 
 /// The format of a block.
@@ -48,9 +48,7 @@ pub(super) fn save_block<S: Sink>(block: BlockView<'_>, encoder: &mut Encoder<'_
 }
 
 pub(super) fn load<I: Input>(kind: Type, decoder: &mut Decoder<I>, options: &ValueOptions) -> Result<Loaded, Error> {
-    let limits =
-        Limits { max_listpack_size: options.list_max_listpack_size, compress_depth: options.list_compress_depth };
-    let mut builder = Builder::new(limits);
+    let mut builder = Builder::new(options.encoding.list);
     if kind == Type::ListZiplist {
         builder.listpack(sequence::from_ziplist(decoder, "List ziplist")?);
     } else {

@@ -36,11 +36,7 @@ pub(super) fn save_head<S: Sink>(set: &Set, encoder: &mut Encoder<'_, S>) -> Res
 }
 
 pub(super) fn load<I: Input>(kind: Type, decoder: &mut Decoder<I>, options: &ValueOptions) -> Result<Loaded, Error> {
-    let limits = Limits {
-        intset_entries: options.set_max_intset_entries,
-        listpack_entries: options.set_max_listpack_entries,
-        listpack_value: options.set_max_listpack_value,
-    };
+    let limits = options.encoding.set;
     let set = match kind {
         Type::SetIntset => load_intset(decoder, &limits)?,
         Type::SetListpack => {

@@ -41,7 +41,7 @@ pub(super) fn save_element<S: Sink>(member: Str<'_>, score: f64, encoder: &mut E
 }
 
 pub(super) fn load<I: Input>(kind: Type, decoder: &mut Decoder<I>, options: &ValueOptions) -> Result<Loaded, Error> {
-    let limits = Limits { entries: options.zset_max_listpack_entries, value: options.zset_max_listpack_value };
+    let limits = options.encoding.sorted_set;
     let sorted_set = match kind {
         Type::SortedSetListpack => {
             let listpack = sequence::listpack(decoder, "Zset listpack")?;

@@ -14,6 +14,7 @@ use super::packed_key::PackedKey;
 use super::sockets::Socket;
 use super::{MigrationJob, Request};
 use crate::ReplicatedCore;
+use crate::reply::Reply;
 use kvick_config::tables::tls::TLS_CLUSTER;
 use kvick_net::tls::outgoing::Channel;
 use kvick_runtime::clock;
@@ -173,9 +174,12 @@ fn answer(answers: &mut impl BufRead) -> io::Result<Vec<u8>> {
     Ok(line)
 }
 
-/// The error in a line, if it is one.
+/// The text of the error in a line, if it is one.
 fn refused(line: &[u8]) -> Option<String> {
-    line.strip_prefix(b"-").map(|text| String::from_utf8_lossy(text).into_owned())
+    match Reply::parse(&String::from_utf8_lossy(line)) {
+        Reply::Error { text, .. } => Some(text.to_owned()),
+        _ => None,
+    }
 }
 
 /// Whether the target is this server itself, so that the keys must stay. The target has answered, so it has registered

@@ -2,7 +2,7 @@
 
 use crate::commands::help;
 use kvick_commands::context::Error;
-use kvick_commands::spec::{Arg, Command, Flags, Group, Spec};
+use kvick_commands::spec::{Arg, Command, Flags, Group, Protection, Spec};
 use kvick_engine::session::{Session, SessionHandler};
 use kvick_resp::Args;
 use kvick_runtime::logging;
@@ -10,7 +10,7 @@ use kvick_runtime::logging;
 /// The family.
 pub static COMMANDS: &[Command<SessionHandler>] = &[MODULE];
 
-const CHANGES: &[Flags] = &[Flags::NO_ASYNC_LOADING, Flags::ADMIN, Flags::NOSCRIPT, Flags::PROTECTED];
+const CHANGES: &[Flags] = &[Flags::NO_ASYNC_LOADING, Flags::ADMIN, Flags::NOSCRIPT];
 
 /// MODULE
 pub const MODULE: Command<SessionHandler> = Command::container(
@@ -35,6 +35,7 @@ pub const MODULE: Command<SessionHandler> = Command::container(
         Command::new(
             Spec::new("load", -3)
                 .flags(CHANGES)
+                .protection(Protection::Module)
                 .doc(Group::Server, "4.0.0", "O(1)", "Loads a module.")
                 .args(&[Arg::string("path"), Arg::string("arg").optional().multiple()]),
             load,
@@ -42,6 +43,7 @@ pub const MODULE: Command<SessionHandler> = Command::container(
         Command::new(
             Spec::new("loadex", -3)
                 .flags(CHANGES)
+                .protection(Protection::Module)
                 .doc(Group::Server, "7.0.0", "O(1)", "Loads a module and gives it settings.")
                 .args(&[
                     Arg::string("path"),
@@ -56,6 +58,7 @@ pub const MODULE: Command<SessionHandler> = Command::container(
         Command::new(
             Spec::new("unload", 3)
                 .flags(CHANGES)
+                .protection(Protection::Module)
                 .doc(Group::Server, "4.0.0", "O(1)", "Unloads a module.")
                 .args(&[Arg::string("name")]),
             unload,

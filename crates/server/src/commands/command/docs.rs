@@ -2,7 +2,7 @@
 
 use super::{reply_field, reply_words};
 use kvick_commands::context::Error;
-use kvick_commands::spec::{Arg, ArgKind, Categories, Command, Flags, Group, Spec};
+use kvick_commands::spec::{Arg, ArgKind, Categories, Command, Deprecation, Flags, Group, Spec};
 use kvick_commands::table::{Catalogue, CommandInfo};
 use kvick_engine::session::{Session, SessionHandler};
 use kvick_resp::{Args, Reply};
@@ -54,7 +54,7 @@ fn reply_docs(reply: &mut Reply<'_>, table: &Catalogue, command: &CommandInfo) {
         reply_words(reply, flags.into_iter().filter(|(_, set)| *set).map(|(name, _)| name));
         fields += 1;
     }
-    if let Some((since, instead)) = spec.deprecated {
+    if let Some(Deprecation { since, instead }) = spec.deprecated {
         reply_field(reply, "deprecated_since", since);
         fields += 1;
         if !instead.is_empty() {

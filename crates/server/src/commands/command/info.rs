@@ -2,7 +2,7 @@
 
 use super::{reply_field, reply_words};
 use kvick_commands::context::Error;
-use kvick_commands::spec::{Arg, Begin, Categories, Command, Find, Flags, Group, KeyFlags, KeySpec, Spec};
+use kvick_commands::spec::{Arg, Begin, Categories, Command, Find, Flags, Group, KeyFlags, KeyRange, KeySpec, Spec};
 use kvick_commands::table::{Catalogue, CommandInfo};
 use kvick_engine::session::{Session, SessionHandler};
 use kvick_resp::{Args, Reply};
@@ -50,7 +50,7 @@ fn reply_info(reply: &mut Reply<'_>, table: &Catalogue, command: &CommandInfo) {
     reply.bulk(command.full_name.as_bytes());
     reply.int(spec.arity.into());
     reply_words(reply, flag_names(spec));
-    let (first, last, step) = spec.key_range();
+    let KeyRange { first, last, step } = spec.key_range();
     [first, last, step].into_iter().for_each(|number| reply.int(number));
     reply_words(reply, spec.categories().names().map(|name| format!("@{name}")));
     reply.set(spec.tips.len());

@@ -15,7 +15,7 @@ use super::config::rewrite_file;
 use super::help;
 use crate::server::Serving;
 use kvick_commands::context::Error;
-use kvick_commands::spec::{Command, Flags, Group, LockRule, Spec};
+use kvick_commands::spec::{Command, Flags, Group, LockRule, Protection, Spec};
 use kvick_config::rewrite::Add;
 use kvick_core::admission::Reasons;
 use kvick_core::message::Message;
@@ -35,7 +35,8 @@ pub static COMMANDS: &[Command<SessionHandler>] = &[DEBUG];
 /// DEBUG subcommand [argument ...]
 pub const DEBUG: Command<SessionHandler> = Command::new(
     Spec::new("debug", -2)
-        .flags(&[Flags::ADMIN, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE, Flags::PROTECTED])
+        .flags(&[Flags::ADMIN, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
+        .protection(Protection::Debug)
         .lock(LockRule::GlobalIf(needs_global_lock))
         .doc(Group::Server, "1.0.0", "Depends on subcommand.", "Does what helps to test and to debug.")
         .internal(),

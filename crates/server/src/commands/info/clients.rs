@@ -58,7 +58,9 @@ pub fn write(subject: &Subject, page: &mut Page) {
     page.field("total_blocking_keys_on_nokey", waits.keys.values().filter(|heeds_loss| **heeds_loss).count());
     let (reason, actions, left_ms) = match server.pause.state(subject.now_ms) {
         None => ("none", "none", 0),
-        Some((until, all)) => ("client_pause", if all { "all" } else { "write" }, until - subject.now_ms),
+        Some(pause) => {
+            ("client_pause", if pause.pauses_all { "all" } else { "write" }, pause.until_ms - subject.now_ms)
+        }
     };
     page.field("paused_reason", reason);
     page.field("paused_actions", actions);

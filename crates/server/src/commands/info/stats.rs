@@ -92,9 +92,9 @@ fn write_evicted(subject: &Subject, totals: &Totals, page: &mut Page) {
     page.field("evicted_keys", totals.evicted);
     page.field("evicted_clients", eviction.clients.evicted());
     page.field("evicted_scripts", subject.server.scripting.scripts.lock().evicted);
-    let (current, total) = eviction.exceeded();
-    page.field("total_eviction_exceeded_time", total.as_millis());
-    page.field("current_eviction_exceeded_time", current.as_millis());
+    let exceeded = eviction.exceeded();
+    page.field("total_eviction_exceeded_time", exceeded.total.as_millis());
+    page.field("current_eviction_exceeded_time", exceeded.current.as_millis());
 }
 
 fn write_errors(server: &Server, totals: &Totals, page: &mut Page) {
@@ -135,12 +135,13 @@ fn write_loops(subject: &Subject, totals: &Totals, page: &mut Page) {
 /// Figures for developers.
 pub fn write_debug(subject: &Subject, page: &mut Page) {
     let totals: Totals = subject.server.totals().into_iter().sum();
-    let max = subject.server.stats.iter().map(|stats| stats.turn_max());
-    let (us, requests) = max.fold((0, 0), |max, one| (max.0.max(one.0), max.1.max(one.1)));
+    let stats = subject.server.stats.iter();
+    let us_max = stats.clone().map(|stats| stats.turn_us_max()).max().unwrap_or(0);
+    let requests_max = stats.map(|stats| stats.turn_requests_max()).max().unwrap_or(0);
     page.section("Debug");
     page.field("eventloop_duration_aof_sum", 0);
     page.field("eventloop_duration_cron_sum", totals.timers_us);
-    page.field("eventloop_duration_max", us);
-    page.field("eventloop_cmd_per_cycle_max", requests);
+    page.field("eventloop_duration_max", us_max);
+    page.field("eventloop_cmd_per_cycle_max", requests_max);
     page.fields(["io_threaded_reads_pending", "io_threaded_writes_pending"].map(|name| (name, 0)));
 }

@@ -7,7 +7,6 @@ use kvick_commands::table::CommandInfo;
 use kvick_core::pubsub::{Kind, Name};
 use kvick_engine::session::{Session, SessionHandler};
 use kvick_resp::Args;
-use std::sync::atomic::Ordering;
 
 const SHARD_CHANNELS: &[KeySpec] = &[KeySpec::range(1, -1, 1, &[KeyFlags::NOT_KEY])];
 
@@ -96,9 +95,9 @@ fn subscribe(cx: &mut Session<'_>, kind: Kind, args: Args<'_>) -> Result<(), Err
         return Err(Error::text("ERR SSUBSCRIBE isn't allowed for a DENY BLOCKING client"));
     }
     let mut own = cx.client.subscriptions.take().unwrap_or_default();
-    let connection = (cx.client.info.worker, cx.client.info.token.load(Ordering::Relaxed));
+    let place = cx.client.info.place();
     for name in args.iter().skip(1) {
-        cx.server.pubsub.subscribe(kind, name, connection, &mut own);
+        cx.server.pubsub.subscribe(kind, name, place, &mut own);
         answer(cx, kind, true, Some(name), own.total_with(kind));
     }
     cx.client.set_subscriptions(own);
@@ -107,7 +106,7 @@ fn subscribe(cx: &mut Session<'_>, kind: Kind, args: Args<'_>) -> Result<(), Err
 
 fn unsubscribe(cx: &mut Session<'_>, kind: Kind, args: Args<'_>) -> Result<(), Error> {
     let mut own = cx.client.subscriptions.take().unwrap_or_default();
-    let connection = (cx.client.info.worker, cx.client.info.token.load(Ordering::Relaxed));
+    let place = cx.client.info.place();
     let all: Vec<Name>;
     let names: &mut dyn Iterator<Item = &[u8]> = if args.len() > 1 {
         &mut args.iter().skip(1)
@@ -117,7 +116,7 @@ fn unsubscribe(cx: &mut Session<'_>, kind: Kind, args: Args<'_>) -> Result<(), E
     };
     let mut any = false;
     for name in names {
-        cx.server.pubsub.unsubscribe(kind, name, connection, &mut own);
+        cx.server.pubsub.unsubscribe(kind, name, place, &mut own);
         answer(cx, kind, false, Some(name), own.total_with(kind));
         any = true;
     }
