@@ -1,6 +1,6 @@
 //! The effects of one command on the keyspace: the number of changes, the records for the write log, and the events.
 
-use crate::keyspace::Key;
+use crate::hash::Key;
 use crate::log::{Batch, WriteLog, encode};
 use crate::tracking::{Changes, Stale};
 use crate::value::{IntBuf, Str};

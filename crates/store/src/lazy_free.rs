@@ -1,7 +1,7 @@
 //! Lazy freeing: frees large values on a background thread, so that workers do not stall on it.
 
+use crate::object::Value;
 use crate::partition::Partition;
-use crate::value::Value;
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

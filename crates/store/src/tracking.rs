@@ -14,8 +14,7 @@
 
 use crate::chance;
 use crate::effects::EventClass;
-use crate::hash::KeyHasher;
-use crate::keyspace::Key;
+use crate::hash::{Key, KeyHasher};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

@@ -18,9 +18,9 @@
 //! `replace` return ownership to the caller. All other functions only borrow.
 
 use super::element;
-use crate::db::WEIGHED;
 use crate::defrag::Mover;
 use crate::hash::elements;
+use crate::memory::WEIGHED;
 use crate::snapshot::{Gradual, Piece, Pieces, Snapshot};
 use crate::table::{Iter, Place, Pointer, Table};
 use std::marker::PhantomData;

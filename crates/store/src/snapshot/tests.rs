@@ -2,9 +2,10 @@
 
 use super::*;
 use crate::access::Access;
-use crate::db::{Counters, Db, Env, Expiry, WhenExpired};
+use crate::db::{Counters, Db, Env, WhenExpired};
 use crate::effects::Effects;
 use crate::hash::KeyHasher;
+use crate::value::Expiry;
 use crate::value::IntBuf;
 use std::collections::BTreeMap;
 

@@ -9,12 +9,12 @@
 
 use super::field::{self, FieldLayout, Parts};
 use super::{FieldClock, Stored};
-use crate::db::Expiry;
 use crate::defrag::Mover;
 use crate::encodings::members::{Gathering, Layout, Members};
 use crate::memory::size_class;
 use crate::snapshot::Gradual;
 use crate::table::{Place, Pointer, Table};
+use crate::value::Expiry;
 
 /// A round is worthwhile if at least one in this many of the visited fields had expired.
 const WORTHWHILE_SHARE: usize = 10;

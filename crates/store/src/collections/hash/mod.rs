@@ -15,15 +15,15 @@ mod fields;
 #[cfg(test)]
 mod tests;
 
-use super::word::{Collection, Inside, Word};
-use crate::db::Expiry;
+use super::collection::{Collection, Inside};
 use crate::defrag::Mover;
 use crate::encodings::Corrupt;
 use crate::encodings::listpack::{self, At, Element, Listpack};
 use crate::encodings::pairs::Pairs;
 use crate::memory::size_class;
 use crate::snapshot::Gradual;
-use crate::value::{IntBuf, Kind, Str};
+use crate::value::{Expiry, IntBuf, Kind, Str};
+use crate::word::Word;
 use field::Parts;
 use fields::{FieldGathering, Fields};
 

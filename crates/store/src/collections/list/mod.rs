@@ -14,12 +14,13 @@ mod tests;
 pub use block::BlockView;
 pub use limits::{Limits, set_packed_threshold};
 
-use super::word::{Collection, Inside, Word};
+use super::collection::{Collection, Inside};
 use crate::defrag::Mover;
 use crate::encodings::listpack::{self, Listpack, Needle, View};
 use crate::memory::size_class;
 use crate::snapshot::Gradual;
 use crate::value::{IntBuf, Kind, Str};
+use crate::word::Word;
 use block::{Block, pop_packed, remove_wanted_packed};
 use quicklist::Quicklist;
 use smallvec::SmallVec;

@@ -17,10 +17,9 @@
 use super::block::{Block, BlockView};
 use super::capture::Capture;
 use super::{Limits, Side};
-use crate::db::WEIGHED;
 use crate::defrag::Mover;
 use crate::encodings::listpack::{Listpack, Needle};
-use crate::memory::size_class;
+use crate::memory::{WEIGHED, size_class};
 use crate::snapshot::{Gradual, Pieces, Snapshot};
 use crate::value::Str;
 use std::collections::VecDeque;

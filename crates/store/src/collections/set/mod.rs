@@ -16,7 +16,7 @@ mod tests;
 pub use convert::Loader;
 pub use iter::Iter;
 
-use super::word::{Collection, Inside, Word};
+use super::collection::{Collection, Inside};
 use crate::chance::{self, Subset};
 use crate::defrag::Mover;
 use crate::encodings::element::{self, Plain};
@@ -26,6 +26,7 @@ use crate::encodings::members::{Layout, Members};
 use crate::memory::size_class;
 use crate::snapshot::Gradual;
 use crate::value::{IntBuf, Kind, Str};
+use crate::word::Word;
 use kvick_resp::format::parse_i64;
 use std::collections::HashSet;
 

@@ -10,9 +10,9 @@ use super::Change;
 use super::capture::Capture;
 use super::element::{Element, Scored};
 use super::tree::{Position, Tree};
-use crate::db::WEIGHED;
 use crate::defrag::Mover;
 use crate::encodings::members::{Members, Vacant};
+use crate::memory::WEIGHED;
 use crate::snapshot::{Gradual, Pieces, Snapshot};
 use std::sync::Arc;
 

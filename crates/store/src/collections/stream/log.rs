@@ -5,9 +5,9 @@ use super::capture::Capture;
 use super::group::Group;
 use super::id::Id;
 use super::ordered::{Ordered, Place};
-use crate::db::WEIGHED;
 use crate::defrag::Mover;
 use crate::encodings::Corrupt;
+use crate::memory::WEIGHED;
 use crate::snapshot::{Gradual, Pieces, Snapshot};
 use std::sync::Arc;
 
