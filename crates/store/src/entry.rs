@@ -27,7 +27,7 @@ use crate::collections::{Collection, Inside, on};
 use crate::defrag::Mover;
 use crate::memory::size_class;
 use crate::object::{Object, Value};
-use crate::snapshot::Gradual;
+use crate::snapshot::pieces::Gradual;
 use crate::value::{INLINE_MAX, Kind, Str};
 use crate::word::Word;
 use layout::{

@@ -8,7 +8,7 @@
 use crate::defrag::Mover;
 use crate::encodings::listpack::View;
 use crate::encodings::pairs::Pairs;
-use crate::snapshot::Gradual;
+use crate::snapshot::pieces::Gradual;
 use crate::table::Table;
 use crate::value::Kind;
 use crate::word::Word;

@@ -1,5 +1,6 @@
 //! Tests of defragmentation: values of all encodings stay the same when their allocations move.
 
+use super::walk::{Pass, Walk};
 use super::*;
 use crate::access::Access;
 use crate::collections::stream::{BlockLimits, Id};

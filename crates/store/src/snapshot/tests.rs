@@ -4,9 +4,12 @@ use super::*;
 use crate::access::Access;
 use crate::db::{Counters, Db, Env, WhenExpired};
 use crate::effects::Effects;
+use crate::entry::Entry;
 use crate::hash::KeyHasher;
+use crate::snapshot::pieces::PieceSink;
 use crate::value::Expiry;
 use crate::value::IntBuf;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 
 type Seen = Arc<Mutex<BTreeMap<(usize, Vec<u8>), Vec<u8>>>>;

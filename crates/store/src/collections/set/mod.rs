@@ -24,7 +24,7 @@ use crate::encodings::intset::{self, Intset};
 use crate::encodings::listpack::{self, Listpack};
 use crate::encodings::members::{Layout, Members};
 use crate::memory::size_class;
-use crate::snapshot::Gradual;
+use crate::snapshot::pieces::Gradual;
 use crate::value::{IntBuf, Kind, Str};
 use crate::word::Word;
 use kvick_resp::format::parse_i64;

@@ -26,7 +26,7 @@ use super::collection::{Collection, Inside};
 use crate::defrag::Mover;
 use crate::encodings::Corrupt;
 use crate::encodings::listpack::{self, Listpack, View};
-use crate::snapshot::Gradual;
+use crate::snapshot::pieces::Gradual;
 use crate::value::{IntBuf, Kind, Str};
 use crate::word::Word;
 use element::Element;

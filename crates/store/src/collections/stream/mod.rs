@@ -24,7 +24,7 @@ use super::collection::{Collection, Inside};
 use crate::defrag::Mover;
 use crate::encodings::Corrupt;
 use crate::memory::size_class;
-use crate::snapshot::Gradual;
+use crate::snapshot::pieces::Gradual;
 use crate::value::Kind;
 use crate::word::Word;
 
