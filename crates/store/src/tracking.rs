@@ -13,7 +13,7 @@
 //! IDs of clients that have disconnected or disabled tracking stay in the table until their keys change or are evicted.
 
 use crate::chance;
-use crate::effects::EventClass;
+use crate::effects::event_class::EventClass;
 use crate::hash::{Key, KeyHasher};
 use smallvec::SmallVec;
 use std::collections::HashMap;

@@ -1,4 +1,5 @@
-//! The fields of a large hash, and of every hash that has fields with an expiry: a table of [`field`]s.
+//! The fields of a large hash, and of every hash that has fields with an expiry: a table of elements
+//! ([`field_layout`]).
 //!
 //! Fields with an expiry are flagged in the table, so that a search for expired ones reads only flagged elements.
 //! Expired fields are removed in **rounds** over the table, a bounded number of buckets at a time
