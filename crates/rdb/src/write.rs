@@ -3,7 +3,7 @@
 use crate::encode::{Encoder, Sink, Summed};
 use crate::format::{Type, VERSION, VERSION_REDIS, has_valkey_magic, opcode};
 use crate::value::{self, ValueRef};
-use kvick_store::snapshot::Piece;
+use kvick_store::snapshot::pieces::Piece;
 use kvick_store::{Access, Entry};
 use std::convert::Infallible;
 use std::fmt;

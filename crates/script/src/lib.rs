@@ -4,11 +4,12 @@
 //! which receives the commands that a script calls, its log lines, and the question whether it may continue. The result
 //! is written as a reply. [`Shebang`] parses the first line of a script (`#!lua flags=no-writes`).
 //!
-//! From the lowest layer up: `lua` wraps Lua's C interface and is the only module with `unsafe`; `sandbox` creates the
-//! global environment of scripts, whose shared parts are read-only; `api` is the table `redis` (or `server`), `libs`
-//! contains the libraries `cjson`, `cmsgpack`, `struct`, `bit` and `math.random`; `convert` converts between replies
-//! and values; `run` runs scripts, `library` loads functions, `debugger` runs a script line by line under the control
-//! of a user.
+//! From the lowest layer up: `lua` wraps Lua's C interface and is the only module with `unsafe`; `convert` converts
+//! between replies and values; `libs` contains the libraries `cjson`, `cmsgpack`, `struct`, `bit` and `math.random`;
+//! `run` runs scripts and `debugger` runs one line by line under the control of a user; `api` is the table `redis` (or
+//! `server`); `library` loads functions; `sandbox` creates the global environment of scripts, whose shared parts are
+//! read-only; `vm` is the machine that has all this. The tables that `sandbox::protect` protects, and the data of
+//! `debugger::session`, `library::spec` and `settings`, are below the modules that use them.
 //!
 //! Invariants:
 //!
@@ -26,18 +27,22 @@ mod failure;
 mod library;
 mod libs;
 mod lua;
+mod random;
 mod run;
 mod sandbox;
+mod settings;
 mod shebang;
 #[cfg(test)]
 mod testing;
 mod vm;
 
-pub use debugger::{Console, Debugger, Heard};
+pub use debugger::console::{Console, Heard};
+pub use debugger::session::Debugger;
 pub use failure::Failure;
-pub use library::{FunctionHandle, FunctionSpec};
+pub use library::spec::{FunctionHandle, FunctionSpec};
+pub use settings::{Identity, Kind, Settings};
 pub use shebang::{ScriptFlags, Shebang};
-pub use vm::{Identity, Kind, Settings, Vm};
+pub use vm::Vm;
 
 use kvick_resp::Version;
 

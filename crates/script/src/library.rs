@@ -1,42 +1,21 @@
 //! Libraries: code that runs once, with only `server.register_function` and a few other fields available, to register
 //! functions.
 
+pub(crate) mod spec;
+
 use std::time::{Duration, Instant};
 
-use crate::convert::push_error;
+use crate::convert::{push_error, returned_failure};
 use crate::lua::shared::Loading;
-use crate::lua::{Lua, REGISTRY, Raise, Ref, Results, Type};
-use crate::run::{self, WORLD, c_text};
-use crate::sandbox::{self, Shown};
-use crate::vm::{Identity, Settings};
+use crate::lua::{Lua, REGISTRY, Raise, Results, Type, c_text};
+use crate::run::{self, WORLD};
+use crate::sandbox::protect::{self, Shown};
+use crate::settings::{Identity, Settings};
 use crate::{Failure, ScriptFlags, api};
+use spec::{FunctionHandle, FunctionSpec};
 
 /// The registry key of the globals table of libraries while they are loaded.
 const LOADING_GLOBAL: &str = "globals of loading libraries";
-
-/// A function that a library registered.
-#[derive(Debug, PartialEq, Eq)]
-pub struct FunctionSpec {
-    /// Its name, which has not been validated.
-    pub name: Vec<u8>,
-    /// Its description.
-    pub description: Option<Vec<u8>>,
-    /// Its flags.
-    pub flags: ScriptFlags,
-    /// The handle to call and drop it.
-    pub handle: FunctionHandle,
-}
-
-/// A function in one virtual machine. It exists until it is passed to [`Vm::drop_function`](crate::Vm::drop_function).
-#[derive(Debug, PartialEq, Eq)]
-pub struct FunctionHandle(pub(crate) Ref);
-
-impl Loading {
-    /// Whether the deadline has passed.
-    pub(crate) fn is_late(&self) -> bool {
-        self.deadline.is_some_and(|deadline| Instant::now() > deadline)
-    }
-}
 
 /// Creates the globals for libraries being loaded.
 pub(crate) fn install(lua: Lua<'_>, identity: &Identity) {
@@ -44,14 +23,14 @@ pub(crate) fn install(lua: Lua<'_>, identity: &Identity) {
     lua.create_table(0, 12);
     lua.add_function("register_function", register_function);
     api::install_log_and_versions(lua, identity);
-    sandbox::refuse_missing(lua, lua.top());
-    sandbox::protect(lua, Shown::Metatable);
+    protect::refuse_missing(lua, lua.top());
+    protect::protect(lua, Shown::Metatable);
     for name in ["server", "redis"] {
         lua.push_value(-1);
         lua.raw_set_field(-3, name);
     }
     lua.pop(1);
-    sandbox::refuse_missing(lua, lua.top());
+    protect::refuse_missing(lua, lua.top());
     lua.raw_set_field(REGISTRY, LOADING_GLOBAL);
 }
 
@@ -67,7 +46,7 @@ pub(crate) fn load(
     let deadline = time_limit.and_then(|limit| Instant::now().checked_add(limit));
     lua.state().loading = Some(Loading { functions: Vec::new(), deadline });
     lua.raw_get_field(REGISTRY, LOADING_GLOBAL);
-    sandbox::look_into(lua);
+    protect::look_into(lua);
     lua.push_kept(compiled);
     let ended = run::protected(lua, settings, |lua| lua.call_protected(0, Some(0), None));
     let loading = lua.state().loading.take();
@@ -82,7 +61,7 @@ pub(crate) fn load(
     };
     lua.forget(compiled);
     lua.push_value(WORLD);
-    sandbox::look_into(lua);
+    protect::look_into(lua);
     run::clear(lua);
     outcome
 }
@@ -91,7 +70,7 @@ pub(crate) fn load(
 fn registration_failure(lua: Lua<'_>) -> Failure {
     let prefix: &[u8] = b"ERR Error registering functions: ";
     match lua.kind(-1) {
-        Type::Table => Failure::new([prefix, run::returned_failure(lua).text()].concat()),
+        Type::Table => Failure::new([prefix, returned_failure(lua).text()].concat()),
         _ => match lua.bytes(-1) {
             Some(text) => Failure::new([prefix, b"ERR ", c_text(text)].concat()),
             None => Failure::new([prefix, b"ERR unknown error"].concat()),
@@ -148,7 +127,7 @@ fn read_named(lua: Lua<'_>) -> Result<ScriptFlags, &'static str> {
              named arguments).",
         );
     }
-    sandbox::reveal(lua, 1);
+    protect::reveal(lua, 1);
     lua.set_top(CALLBACK);
     let mut flags = ScriptFlags::default();
     lua.push_nil();

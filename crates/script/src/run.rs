@@ -5,10 +5,13 @@
 
 use kvick_resp::{Reply, Version};
 
-use crate::convert::{self, FIELDS};
-use crate::lua::{Failed, Lua, Raise, Ref, Results, Type};
-use crate::vm::Settings;
-use crate::{Debugger, Failure, Host, sandbox};
+use crate::convert::{self, FIELD_NAMES, FIELDS, returned_failure};
+use crate::debugger::session::Debugger;
+use crate::lua::reference::Ref;
+use crate::lua::{Failed, Lua, Raise, Results, Type, c_text};
+use crate::sandbox::protect;
+use crate::settings::Settings;
+use crate::{Failure, Host};
 
 /// Stack index of the error handler function.
 pub(crate) const HANDLER: i32 = 1;
@@ -18,16 +21,12 @@ pub(crate) const WORLD: i32 = 2;
 const KEYS: i32 = 3;
 /// Stack index of the string `ARGV`.
 const ARGV: i32 = 4;
-/// First stack index of the names of reply fields, in the order of [`FIELDS`].
-pub(crate) const FIELD_NAMES: i32 = 5;
 /// Number of values on the stack between calls.
 const BASE: i32 = FIELD_NAMES + FIELDS.len() as i32 - 1;
+const _: () = assert!(FIELD_NAMES == ARGV + 1);
 
 /// Buffers that exceed this size are freed after the call.
 const BUFFER_KEPT_MAX: usize = 1 << 16;
-
-/// Maximum length of the source: the parser counts some items in 32 bits.
-const SOURCE_LEN_MAX: usize = 1 << 30;
 
 /// Creates the base of the stack. The table of all globals must be on the top.
 pub(crate) fn lay_base(lua: Lua<'_>) {
@@ -43,28 +42,13 @@ pub(crate) fn lay_base(lua: Lua<'_>) {
 pub(crate) fn compile(lua: Lua<'_>, code: &[u8], name: &str, settings: &Settings) -> Result<Ref, Vec<u8>> {
     reset_globals(lua, settings);
     lua.push_bytes(name);
-    let compiled = protected(lua, settings, |lua| load(lua, code));
+    let compiled = protected(lua, settings, |lua| lua.compile(code));
     let outcome = match compiled {
         Ok(()) => Ok(lua.keep()),
         Err(Failed) => Err(c_text(lua.bytes(-1).unwrap_or_default()).to_vec()),
     };
     clear(lua);
     outcome
-}
-
-/// Compiles `code`, whose name is on the top of the stack, and pushes the function or the error.
-///
-/// Lua does not verify precompiled code, which could do anything, so it is rejected.
-pub(crate) fn load(lua: Lua<'_>, code: &[u8]) -> Result<(), Failed> {
-    if code.len() > SOURCE_LEN_MAX {
-        lua.push_bytes("chunk too long");
-        return Err(Failed);
-    }
-    if code.first() == Some(&0x1b) {
-        lua.push_text(format_args!("precompiled chunks are not allowed: unexpected symbol near 'char(27)'"));
-        return Err(Failed);
-    }
-    lua.compile(code)
 }
 
 /// Runs a script, in a debugger session if one is given.
@@ -198,17 +182,6 @@ pub(crate) fn failure(lua: Lua<'_>) -> Failure {
     Failure::new([failure.text(), &*place].concat()).with_counted(failure.is_counted())
 }
 
-/// The failure for the error table on the top of the stack, without the source position.
-pub(crate) fn returned_failure(lua: Lua<'_>) -> Failure {
-    let error = lua.top();
-    lua.raw_get_field(error, "err");
-    lua.raw_get_field(error, convert::COUNTED);
-    let text = lua.bytes(-2).map_or(&b"ERR unknown error"[..], c_text);
-    let failure = Failure::new(text).with_counted(lua.boolean(-1));
-    lua.pop(2);
-    failure
-}
-
 /// The error handler: converts each error into a table with the text and the source position.
 ///
 /// If a native function failed, the position is that of its caller.
@@ -222,7 +195,7 @@ pub(crate) fn handler(lua: Lua<'_>) -> Results {
         lua.replace(1);
     }
     if let Some(place) = place
-        && !sandbox::is_protected(lua, 1)
+        && !protect::is_protected(lua, 1)
     {
         lua.push_bytes(place.source);
         lua.raw_set_field(1, "source");
@@ -265,11 +238,6 @@ pub(crate) fn may_go_on(lua: Lua<'_>) -> Result<(), Raise> {
         }
         None => Ok(()),
     }
-}
-
-/// The text up to its first NUL byte, which is all that Valkey processes.
-pub(crate) fn c_text(bytes: &[u8]) -> &[u8] {
-    memchr::memchr(0, bytes).map_or(bytes, |end| &bytes[..end])
 }
 
 #[cfg(test)]

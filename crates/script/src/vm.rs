@@ -6,46 +6,13 @@ use std::time::Duration;
 
 use kvick_resp::Reply;
 
-use crate::library::{self, FunctionHandle, FunctionSpec};
-use crate::lua::shared::State;
-use crate::lua::{Ref, Universe};
-use crate::{Debugger, Failure, Host, run, sandbox};
-
-/// What a machine runs, which determines its environment.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
-    /// Scripts (EVAL): their keys and arguments are the globals `KEYS` and `ARGV`.
-    Scripts,
-    /// Functions (FCALL): their keys and arguments are parameters.
-    Functions,
-}
-
-/// The identity that the server reports to scripts.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Identity {
-    /// `SERVER_NAME`.
-    pub server_name: String,
-    /// `VALKEY_VERSION`, of three numbers.
-    pub version: String,
-    /// `REDIS_VERSION`, of three numbers.
-    pub redis_version: String,
-}
-
-/// The settings of a machine.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Settings {
-    /// Whether the deprecated `getfenv` and `setfenv` are available.
-    pub insecure_api: bool,
-    /// Maximum bytes that scripts may use; `None` for no limit.
-    pub memory_max: Option<usize>,
-}
-
-impl Default for Settings {
-    /// No deprecated functions, no limit.
-    fn default() -> Self {
-        Settings { insecure_api: false, memory_max: None }
-    }
-}
+use crate::debugger::session::Debugger;
+use crate::library::spec::{FunctionHandle, FunctionSpec};
+use crate::lua::Universe;
+use crate::lua::reference::Ref;
+use crate::lua::shared::{Hooks, State};
+use crate::settings::{Identity, Kind, Settings};
+use crate::{Failure, Host, debugger, library, run, sandbox};
 
 /// A virtual machine: one Lua state with its compiled scripts or loaded functions.
 pub struct Vm {
@@ -70,7 +37,8 @@ impl Vm {
     ///
     /// If there is not enough memory.
     pub fn new(kind: Kind, identity: &Identity, settings: Settings) -> Result<Vm, Failure> {
-        let Some(universe) = Universe::new(State::new()) else {
+        let hooks = Hooks { at_line: debugger::at_line, may_go_on: run::may_go_on };
+        let Some(universe) = Universe::new(State::new(), hooks) else {
             return Err(Failure::new("ERR no memory for scripts"));
         };
         sandbox::build(universe.lua(), kind, identity, &settings);

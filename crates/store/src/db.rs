@@ -7,18 +7,21 @@ mod env;
 mod lookup;
 mod scan;
 
-pub use env::{Counter, Counters, Env, Expiry, WhenExpired, WrongType};
+pub use env::{Counter, Counters, Env, WhenExpired, WrongType};
 
 use crate::access::Access;
 use crate::collections::{Collection, Hash};
 use crate::effects::{Effects, EventClass};
 use crate::entry::{Content, Entry};
 use crate::global_lock::Exclusive;
-use crate::keyspace::{Address, Key, Keyspace, Locked, PartitionSlot};
+use crate::hash::Key;
+use crate::keyspace::{Address, Keyspace, Locked, PartitionSlot};
 use crate::lazy_free::Garbage;
+use crate::memory::WEIGHED;
+use crate::object::{Object, Value};
 use crate::partition::Partition;
 use crate::table::Place;
-use crate::value::{INLINE_MAX, Kind, Object, Value};
+use crate::value::{Expiry, INLINE_MAX, Kind};
 use kvick_resp::Args;
 use std::cell::Cell;
 
@@ -603,9 +606,6 @@ pub(crate) fn tell_of_loss(partition: &Partition, effects: &mut Effects, number:
     }
     effects.cached_lost(number, key.bytes, has_readers);
 }
-
-/// Elements that are sampled to estimate the memory of a large value.
-pub(crate) const WEIGHED: usize = 5;
 
 /// Removes the entry at a place. With `lazy`, a large value is freed in the background.
 pub(crate) fn discard(keyspace: &Keyspace, partition: &mut Partition, place: Place, lazy: bool) {

@@ -23,11 +23,13 @@
 
 mod layout;
 
-use crate::collections::{Collection, Inside, Word, on};
+use crate::collections::{Collection, Inside, on};
 use crate::defrag::Mover;
 use crate::memory::size_class;
-use crate::snapshot::Gradual;
-use crate::value::{INLINE_MAX, Kind, Object, Str, Value};
+use crate::object::{Object, Value};
+use crate::snapshot::pieces::Gradual;
+use crate::value::{INLINE_MAX, Kind, Str};
+use crate::word::Word;
 use layout::{
     EPOCH, EXPIRY_ESCAPE, EXPIRY_SHORT, HAS_EXPIRY, KIND_MASK, LENGTHS, Layout, META, REPR_MASK, REPR_SHIFT, Repr,
     WIDE, embedded_in_reference, expiry_len, is_same, read_48,

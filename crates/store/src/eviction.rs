@@ -11,10 +11,12 @@
 
 use crate::access::Access;
 use crate::chance;
-use crate::db::{Counters, WEIGHED, discard, tell_of_loss};
+use crate::db::{Counters, discard, tell_of_loss};
 use crate::effects::{Effects, EventClass};
 use crate::entry::Entry;
-use crate::keyspace::{Key, Keyspace};
+use crate::hash::Key;
+use crate::keyspace::Keyspace;
+use crate::memory::WEIGHED;
 
 /// Number of candidates in a pool.
 const POOL: usize = 16;

@@ -9,7 +9,8 @@
 use crate::collections::{Collection, Hash};
 use crate::db::{Counters, discard, tell_of_loss};
 use crate::effects::{Effects, EventClass};
-use crate::keyspace::{Key, Keyspace};
+use crate::hash::Key;
+use crate::keyspace::Keyspace;
 use std::time::{Duration, Instant};
 
 /// Buckets that are visited per lock acquisition.
@@ -204,9 +205,10 @@ mod tests {
     use super::*;
     use crate::access::Access;
     use crate::collections::hash::{FieldClock, Limits};
-    use crate::db::{Db, Env, Expiry};
+    use crate::db::{Db, Env};
     use crate::hash::KeyHasher;
     use crate::log::Audience;
+    use crate::value::Expiry;
 
     const NOW_MS: i64 = 1_700_000_000_000;
 

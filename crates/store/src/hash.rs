@@ -4,6 +4,15 @@
 //! collisions: SipHash is a pseudo-random function as long as its secret is not known. One
 //! compression round and three finalisation rounds is the variant commonly used for hash tables.
 
+/// A key with its hash, computed once.
+#[derive(Clone, Copy, Debug)]
+pub struct Key<'a> {
+    /// The key itself.
+    pub bytes: &'a [u8],
+    /// Its hash.
+    pub hash: u64,
+}
+
 /// A hash function with its secret.
 #[derive(Clone, Copy)]
 pub struct KeyHasher {

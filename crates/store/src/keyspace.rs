@@ -14,7 +14,7 @@ mod attention;
 mod locked;
 
 use crate::global_lock::{Exclusive, GlobalLock};
-use crate::hash::KeyHasher;
+use crate::hash::{Key, KeyHasher};
 use crate::lazy_free::LazyFree;
 use crate::log::WriteLog;
 use crate::partition::Partition;
@@ -37,15 +37,6 @@ const LOOK_EVERY: Duration = Duration::from_micros(200);
 /// How long [`Keyspace::give_way`] waits for threads queued on
 /// a lock: the number of checks, and the pause between them.
 const GIVES_WAY: (usize, Duration) = (100, Duration::from_micros(50));
-
-/// A key with its hash, computed once.
-#[derive(Clone, Copy, Debug)]
-pub struct Key<'a> {
-    /// The key itself.
-    pub bytes: &'a [u8],
-    /// Its hash.
-    pub hash: u64,
-}
 
 /// All databases of a server, and a staging database for each: initially empty and not
 /// visible to clients, filled by a full sync or load and then exchanged with the live one.

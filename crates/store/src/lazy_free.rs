@@ -1,10 +1,12 @@
 //! Lazy freeing: frees large values on a background thread, so that workers do not stall on it.
 
+pub(crate) mod counts;
+
+use crate::object::Value;
 use crate::partition::Partition;
-use crate::value::Value;
+use counts::Counts;
 use std::any::Any;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 
 /// An object to be freed.
@@ -39,6 +41,12 @@ impl Garbage {
             Garbage::Partition(_) | Garbage::Other(_) => 0,
         }
     }
+
+    fn free(self, counts: &Counts) {
+        let (objects, bytes) = (self.objects(), self.bytes());
+        drop(self);
+        counts.freed_objects(objects, bytes);
+    }
 }
 
 /// A job for the thread.
@@ -53,28 +61,6 @@ pub struct LazyFree {
     counts: Arc<Counts>,
 }
 
-#[derive(Default)]
-struct Counts {
-    pending: AtomicUsize,
-    pending_bytes: AtomicUsize,
-    freed: AtomicUsize,
-}
-
-impl Counts {
-    fn add(&self, garbage: &Garbage) {
-        self.pending.fetch_add(garbage.objects(), Ordering::Relaxed);
-        self.pending_bytes.fetch_add(garbage.bytes(), Ordering::Relaxed);
-    }
-
-    fn free(&self, garbage: Garbage) {
-        let (objects, bytes) = (garbage.objects(), garbage.bytes());
-        drop(garbage);
-        self.pending.fetch_sub(objects, Ordering::Relaxed);
-        self.pending_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        self.freed.fetch_add(objects, Ordering::Relaxed);
-    }
-}
-
 impl LazyFree {
     /// Starts the thread. If that fails, objects are freed synchronously.
     pub fn start() -> Self {
@@ -84,7 +70,7 @@ impl LazyFree {
         let work = move || {
             for job in jobs {
                 match job {
-                    Job::Free(garbage) => shared.free(garbage),
+                    Job::Free(garbage) => garbage.free(&shared),
                     Job::Run(task) => task(),
                 }
             }
@@ -96,11 +82,11 @@ impl LazyFree {
 
     /// Frees `garbage` in the background.
     pub fn dispose(&self, garbage: Garbage) {
-        self.counts.add(&garbage);
+        self.counts.add(garbage.objects(), garbage.bytes());
         if let Err(returned) = self.queue.send(Job::Free(garbage))
             && let Job::Free(garbage) = returned.0
         {
-            self.counts.free(garbage);
+            garbage.free(&self.counts);
         }
     }
 
@@ -112,31 +98,26 @@ impl LazyFree {
 
     /// Number of objects that wait to be freed.
     pub fn pending(&self) -> usize {
-        self.counts.pending.load(Ordering::Relaxed)
+        self.counts.pending()
     }
 
     /// Approximate memory of the values among them, plus memory that another thread will free, in bytes.
     pub fn pending_bytes(&self) -> usize {
-        self.counts.pending_bytes.load(Ordering::Relaxed)
+        self.counts.pending_bytes()
     }
 
-    /// Adds memory that another thread will free later, in bytes.
-    pub(crate) fn await_bytes(&self, bytes: usize) {
-        self.counts.pending_bytes.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    /// Subtracts memory that the other thread has freed.
-    pub(crate) fn awaited_bytes(&self, bytes: usize) {
-        self.counts.pending_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    /// The counts, for code that frees memory in another thread.
+    pub(crate) fn counts(&self) -> &Arc<Counts> {
+        &self.counts
     }
 
     /// Number of objects freed since the start or the last [`LazyFree::reset`].
     pub fn freed(&self) -> usize {
-        self.counts.freed.load(Ordering::Relaxed)
+        self.counts.freed()
     }
 
     /// Resets the number of freed objects.
     pub fn reset(&self) {
-        self.counts.freed.store(0, Ordering::Relaxed);
+        self.counts.reset_freed();
     }
 }

@@ -1,7 +1,10 @@
-//! The allocator's size classes: those of jemalloc with a quantum of eight bytes.
+//! Memory of values: the allocator's size classes, which are those of jemalloc with a quantum of eight bytes.
 
 /// The spacing of the smallest size classes, and the alignment of all allocations, in bytes.
 pub const QUANTUM: usize = 8;
+
+/// Elements that are sampled to estimate the memory of a large value.
+pub(crate) const WEIGHED: usize = 5;
 
 /// The size of the allocation for `size` bytes: a multiple of 8 up to 64, then one of four classes per doubling.
 #[inline]

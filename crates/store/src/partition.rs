@@ -9,12 +9,11 @@ use crate::collections::hash::State;
 use crate::collections::{Collection, Hash};
 use crate::defrag::{Mover, Work};
 use crate::entry::{self, Content, Entry};
-use crate::hash::KeyHasher;
-use crate::keyspace::Key;
-use crate::snapshot::{Capture, Snapshot};
+use crate::hash::{Key, KeyHasher};
+use crate::object::Value;
+use crate::snapshot::capture::{Capture, Snapshot};
 use crate::table::{Place, Pointer, Table, prefetch_address};
 use crate::tracking::TrackedKeys;
-use crate::value::Value;
 use crate::waiting::Queues;
 use crate::watching::Watchers;
 use smallvec::SmallVec;
@@ -190,7 +189,7 @@ impl Partition {
     /// Captures the next piece of a value that is captured in pieces; returns whether more remain.
     fn capture_more(&self, pointer: Pointer) -> bool {
         // SAFETY: live; nobody else uses it, as the partition is locked.
-        unsafe { entry::gradual(pointer) }.is_some_and(|gradual| gradual.snapshot().is_some() && gradual.go_on())
+        unsafe { entry::gradual(pointer) }.is_some_and(|gradual| gradual.captures().is_some() && gradual.go_on())
     }
 
     /// Captures the next piece of a key's value, if it is captured in pieces; returns whether more remain.
@@ -201,8 +200,8 @@ impl Partition {
     /// Registers with the snapshot a value that was moved to this key while the snapshot was capturing it in pieces.
     fn note_stray(&self, key: &[u8], pointer: Pointer) {
         // SAFETY: live; nobody else uses it, as the partition is locked.
-        if let Some(snapshot) = unsafe { entry::gradual(pointer) }.and_then(|gradual| gradual.snapshot()) {
-            snapshot.strayed(key);
+        if let Some(captures) = unsafe { entry::gradual(pointer) }.and_then(|gradual| gradual.captures()) {
+            captures.strayed(key);
         }
     }
 

@@ -13,9 +13,8 @@
 //! IDs of clients that have disconnected or disabled tracking stay in the table until their keys change or are evicted.
 
 use crate::chance;
-use crate::effects::EventClass;
-use crate::hash::KeyHasher;
-use crate::keyspace::Key;
+use crate::effects::event_class::EventClass;
+use crate::hash::{Key, KeyHasher};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

@@ -85,9 +85,10 @@ impl Keyspace {
 mod tests {
     use super::*;
     use crate::access::Access;
-    use crate::db::{Counters, Db, Env, Expiry};
+    use crate::db::{Counters, Db, Env};
     use crate::effects::Effects;
     use crate::hash::KeyHasher;
+    use crate::value::Expiry;
 
     fn fill(keyspace: &'static Keyspace, keys: usize) {
         let (counters, mut effects, access) = (Counters::default(), Effects::default(), Access::default());

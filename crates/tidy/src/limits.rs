@@ -42,7 +42,7 @@ impl Default for Limits {
             ],
             beside_layers: &["testing", "tidy"],
             circle_files_max: 25,
-            circle_files_max_of: &[("script", 28), ("store", 53)],
+            circle_files_max_of: &[],
             file_lines_max: 800,
             crate_lines_max_of: &[("server", 16_000)],
             columns_max: 120,

@@ -4,7 +4,8 @@
 use kvick_engine::defrag::Defrag;
 use kvick_runtime::memory::Slabs;
 use kvick_scripting::Scripting;
-use kvick_store::defrag::{Mover, Walk, Work};
+use kvick_store::defrag::walk::Walk;
+use kvick_store::defrag::{Mover, Work};
 use std::time::{Duration, Instant};
 
 /// Script texts examined per lock acquisition.

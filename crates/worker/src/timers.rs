@@ -119,7 +119,7 @@ impl Worker {
             return;
         }
         let mut work = defrag::Work::default();
-        let pass = defrag::Pass {
+        let pass = defrag::walk::Pass {
             keyspace: server.keyspace,
             share: (self.number, server.workers()),
             heap: &mut own.slabs,

@@ -9,7 +9,8 @@
 use super::file::{Inexpressible, SaveError, write_error};
 use super::form::{Form, Gradual, Kind, Output};
 use kvick_store::Entry;
-use kvick_store::snapshot::{Piece, PieceSink, Sink};
+use kvick_store::snapshot::capture::Sink;
+use kvick_store::snapshot::pieces::{Piece, PieceSink};
 use parking_lot::{Mutex, MutexGuard};
 use std::cell::Cell;
 use std::io::{self, Write};

@@ -14,7 +14,7 @@ use kvick_rdb::aof::commands;
 use kvick_rdb::{Preface, Record, VERSION, VERSION_REDIS, WriteError, WriteOptions, Writer, save_record};
 use kvick_runtime::clock;
 use kvick_runtime::version::VALKEY;
-use kvick_store::snapshot::Piece;
+use kvick_store::snapshot::pieces::Piece;
 use kvick_store::{Access, Entry};
 use std::convert::Infallible;
 use std::io::{self, BufWriter, Write};

@@ -4,7 +4,7 @@ use super::capture::Progress;
 use super::file::SaveError;
 use super::snapshots::Purpose;
 use kvick_runtime::logging;
-use kvick_store::snapshot::Snapshot;
+use kvick_store::snapshot::capture::Snapshot;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

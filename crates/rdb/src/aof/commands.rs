@@ -10,7 +10,7 @@ use kvick_store::collections::hash::Field;
 use kvick_store::collections::list::Side;
 use kvick_store::collections::stream::{Entry, Group, Id};
 use kvick_store::log::encode;
-use kvick_store::snapshot::Piece;
+use kvick_store::snapshot::pieces::Piece;
 use kvick_store::{Collection, Hash, IntBuf, List, Set, SortedSet, Str, Stream};
 
 /// Maximum number of elements of a collection that one request adds.

@@ -8,7 +8,7 @@ use crate::{
 };
 use kvick_store::collections::stream::{Id, Loader};
 use kvick_store::collections::{hash, list, set, sorted_set};
-use kvick_store::snapshot::Piece;
+use kvick_store::snapshot::pieces::Piece;
 use kvick_store::{Expiry, Hash, IntBuf, List, Set, SortedSet, Value};
 use proptest::collection::vec;
 use proptest::prelude::*;

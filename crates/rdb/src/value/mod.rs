@@ -18,7 +18,7 @@ use crate::input::Input;
 use crate::module;
 use crate::read::ValueOptions;
 use kvick_resp::format::parse_i64;
-use kvick_store::snapshot::Piece;
+use kvick_store::snapshot::pieces::Piece;
 use kvick_store::value::INLINE_MAX;
 use kvick_store::{Entry, Hash, Kind, List, Set, SortedSet, Str, Stream, Value};
 

@@ -4,8 +4,8 @@ mod command;
 mod control;
 
 use crate::lua::Lua;
-use crate::vm::Identity;
-use crate::{Kind, run};
+use crate::run;
+use crate::settings::{Identity, Kind};
 
 /// Adds the table, under its two names, to the table of globals at `global`.
 pub(crate) fn install(lua: Lua<'_>, global: i32, kind: Kind, identity: &Identity) {

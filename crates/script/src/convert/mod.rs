@@ -25,11 +25,14 @@ mod to_reply;
 pub(crate) use from_reply::push_reply;
 pub(crate) use to_reply::write_result;
 
-use crate::lua::Lua;
-use crate::run::c_text;
+use crate::Failure;
+use crate::lua::{Lua, c_text};
 
 /// The fields that identify the tables of replies, in order of precedence.
 pub(crate) const FIELDS: [&str; 7] = ["err", "ok", "double", "big_number", "verbatim_string", "map", "set"];
+
+/// First stack index of the names of the [`FIELDS`], in this order, which are on the stack of the main thread.
+pub(crate) const FIELD_NAMES: i32 = 5;
 
 /// The field of an error that was counted when the command returned it.
 pub(crate) const COUNTED: &str = "ignore_error_stats_update";
@@ -61,6 +64,17 @@ pub(crate) fn push_written_error(lua: Lua<'_>, text: &[u8]) {
         }
     }
     lua.raw_set_field(-2, "err");
+}
+
+/// The failure for the error table on the top of the stack, without the source position.
+pub(crate) fn returned_failure(lua: Lua<'_>) -> Failure {
+    let error = lua.top();
+    lua.raw_get_field(error, "err");
+    lua.raw_get_field(error, COUNTED);
+    let text = lua.bytes(-2).map_or(&b"ERR unknown error"[..], c_text);
+    let failure = Failure::new(text).with_counted(lua.boolean(-1));
+    lua.pop(2);
+    failure
 }
 
 fn trim_line_ends(text: &[u8]) -> &[u8] {

@@ -5,10 +5,9 @@
 
 use kvick_resp::{Mark, Reply, Version};
 
-use super::FIELDS;
+use super::{FIELD_NAMES, FIELDS, returned_failure};
 use crate::Failure;
-use crate::lua::{Lua, Type};
-use crate::run::{self, FIELD_NAMES, c_text};
+use crate::lua::{Lua, Type, c_text};
 
 /// A table whose items are being written. The table is on the stack; during iteration by key, the current key is above
 /// it.
@@ -37,7 +36,7 @@ pub(crate) fn write_result(lua: Lua<'_>, reply: &mut Reply<'_>) -> Result<(), Fa
         let error = field(lua, 0) == Type::String;
         lua.pop(1);
         if error {
-            return Err(run::returned_failure(lua));
+            return Err(returned_failure(lua));
         }
     }
     let mut levels = Vec::new();

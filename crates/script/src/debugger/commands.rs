@@ -2,9 +2,9 @@
 
 use kvick_resp::format::parse_i64;
 
-use super::{BREAKPOINTS_MAX, Debugger, LEN_MIN, SCRIPT, show};
-use crate::lua::{Failed, Lua, Type};
-use crate::run;
+use super::session::{BREAKPOINTS_MAX, Debugger, LEN_MIN, SCRIPT};
+use super::show;
+use crate::lua::{Failed, Lua, Type, c_text};
 
 /// The next step after a command.
 pub(super) enum Outcome {
@@ -341,9 +341,9 @@ fn evaluate(lua: Lua<'_>, label: &str) {
         debugger.begin_text(format_args!("return "));
         debugger.text.extend_from_slice(&debugger.code);
         lua.push_bytes("@ldb_eval");
-        run::load(lua, &debugger.text).or_else(|Failed| {
+        lua.compile(&debugger.text).or_else(|Failed| {
             lua.pop(1);
-            run::load(lua, &debugger.code)
+            lua.compile(&debugger.code)
         })
     };
     let outcome = match compiled {
@@ -362,7 +362,7 @@ fn evaluate(lua: Lua<'_>, label: &str) {
                 debugger.tell_top(lua);
             }
             Err(label) => {
-                let text = run::c_text(lua.bytes(-1).unwrap_or_default());
+                let text = c_text(lua.bytes(-1).unwrap_or_default());
                 debugger.tell([label.as_bytes(), text].concat());
             }
         }

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 
 use kvick_resp::{Reply, Version};
 
-use super::*;
+use crate::debugger::console::{Console, Heard};
+use crate::debugger::session::{Debugger, SHOWN_MAX};
 use crate::testing::{DIGEST, FakeHost, machine, shown};
 use crate::{Kind, Settings};
 

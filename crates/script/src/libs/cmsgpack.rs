@@ -6,7 +6,7 @@
 use super::check;
 use crate::lua::shared::Level;
 use crate::lua::{Lua, Raise, Results, Type};
-use crate::sandbox;
+use crate::sandbox::protect;
 
 /// Maximum nesting of packed tables.
 const DEPTH_MAX: usize = 16;
@@ -67,7 +67,7 @@ fn pack_table(lua: Lua<'_>, out: &mut Vec<u8>, depth: usize) -> Result<(), Raise
     if !lua.check_stack(6) {
         return Err(lua.error(format_args!("stack overflow (in function table_is_an_array)")));
     }
-    sandbox::reveal(lua, lua.top());
+    protect::reveal(lua, lua.top());
     let (len, array) = measure(lua);
     if array {
         pack_len(len, (0x90, 0xdc), out);

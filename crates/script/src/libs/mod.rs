@@ -7,8 +7,6 @@ mod cmsgpack;
 mod random;
 mod structs;
 
-pub(crate) use random::Random;
-
 use crate::lua::Lua;
 
 /// Adds the libraries to the table of globals at `global`.

@@ -1,40 +1,12 @@
 //! `math.random` with its own generator, so that the same seed produces the same numbers on every machine.
 //!
-//! This is the 48-bit linear congruential generator of POSIX's `lrand48`. It starts with a fixed seed and is not reset
-//! between scripts.
+//! The [generator](crate::random) starts with a fixed seed and is not reset between scripts.
 
 use super::check;
 use crate::lua::{Lua, Results};
 
-const MULTIPLIER: u64 = 0x5_DEEC_E66D;
-const INCREMENT: u64 = 0xB;
-const MASK: u64 = (1 << 48) - 1;
-/// The lowest 16 bits of the state after seeding.
-const SEED_LOW: u64 = 0x330E;
-
 /// Exclusive upper bound of the numbers.
 const NUMBER_MAX: i32 = i32::MAX;
-
-/// The state of the generator.
-pub(crate) struct Random(u64);
-
-impl Default for Random {
-    fn default() -> Self {
-        Random(0x1234_ABCD << 16 | SEED_LOW)
-    }
-}
-
-impl Random {
-    fn seed(&mut self, seed: i32) {
-        self.0 = u64::from(seed.cast_unsigned()) << 16 | SEED_LOW;
-    }
-
-    /// The next 31-bit number.
-    fn next(&mut self) -> i32 {
-        self.0 = self.0.wrapping_mul(MULTIPLIER).wrapping_add(INCREMENT) & MASK;
-        (self.0 >> 17) as i32
-    }
-}
 
 /// Replaces the functions in the table `math`.
 pub(super) fn install(lua: Lua<'_>, global: i32) {

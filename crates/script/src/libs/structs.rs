@@ -5,8 +5,7 @@
 //! zero-terminated string. `>` and `<` select the byte order, `!`*n* the alignment; blanks are ignored.
 
 use super::check::{self, truncate};
-use crate::lua::{Lua, Raise, Results};
-use crate::run::c_text;
+use crate::lua::{Lua, Raise, Results, c_text};
 
 /// Maximum size of integers.
 const INTEGER_SIZE_MAX: usize = 32;

@@ -53,8 +53,8 @@ pub(super) unsafe extern "C-unwind" fn hook(raw: *mut ffi::lua_State, record: *m
     let lua = Lua { raw: unsafe { NonNull::new_unchecked(raw) }, life: PhantomData };
     // SAFETY: Lua passes a record with the event, and the line if the event is a line.
     let (event, line) = unsafe { ((*record).event, (*record).currentline) };
-    let outcome =
-        if event == ffi::LUA_HOOKLINE { crate::debugger::at_line(lua, line) } else { crate::run::may_go_on(lua) };
+    let hooks = lua.shared().hooks;
+    let outcome = if event == ffi::LUA_HOOKLINE { (hooks.at_line)(lua, line) } else { (hooks.may_go_on)(lua) };
     if outcome.is_err() {
         lua.watch_closely();
         // SAFETY: as in `enter`.

@@ -18,6 +18,7 @@
 
 mod function;
 mod heap;
+pub(crate) mod reference;
 pub(crate) mod shared;
 
 use std::ffi::{CStr, c_char, c_int};
@@ -31,9 +32,10 @@ use mlua::ffi;
 
 pub(crate) use function::{Foreign, Function};
 use heap::Heap;
-use shared::{Message, Shared, State};
+use reference::Ref;
+use shared::{Hooks, Message, Shared, State};
 
-use crate::debugger::Debugger;
+use crate::debugger::session::Debugger;
 
 /// Number of values that a function may push without checking the stack.
 pub(crate) const ROOM: i32 = ffi::LUA_MINSTACK;
@@ -49,6 +51,14 @@ pub(crate) const UPVALUE: i32 = ffi::lua_upvalueindex(1);
 
 /// Number of instructions between checks whether the script may continue, as in Valkey.
 const HOOK_PERIOD: c_int = 100_000;
+
+/// Maximum length of the source: the parser counts some items in 32 bits.
+const SOURCE_LEN_MAX: usize = 1 << 30;
+
+/// The text up to its first NUL byte, which is all that Valkey processes.
+pub(crate) fn c_text(bytes: &[u8]) -> &[u8] {
+    memchr::memchr(0, bytes).map_or(bytes, |end| &bytes[..end])
+}
 
 /// The type of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,10 +84,6 @@ pub(crate) type Results = Result<i32, Raise>;
 /// A protected call or a compilation failed; the error is on the top of the stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Failed;
-
-/// A reference to a value in the registry, which scripts cannot access.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Ref(c_int);
 
 /// The source position of a function.
 #[derive(Clone, Copy)]
@@ -124,8 +130,8 @@ unsafe impl Send for Universe {}
 
 impl Universe {
     /// A new state without libraries, or `None` if there is not enough memory.
-    pub(crate) fn new(state: State) -> Option<Universe> {
-        let shared = NonNull::from(Box::leak(Box::new(Shared::new(state))));
+    pub(crate) fn new(state: State, hooks: Hooks) -> Option<Universe> {
+        let shared = NonNull::from(Box::leak(Box::new(Shared::new(state, hooks))));
         // SAFETY: `shared` outlives the state: it is freed after `lua_close`.
         let main = unsafe { ffi::lua_newstate(heap::allocate, shared.as_ptr().cast()) };
         let Some(main) = NonNull::new(main) else {
@@ -570,14 +576,23 @@ impl<'a> Lua<'a> {
         Ok(unsafe { (function.get())(self.raw.as_ptr()) })
     }
 
-    /// Compiles `source`, with the string on the top of the stack as its name, and pushes the function. The name must
-    /// not contain NUL bytes.
+    /// Compiles `source`, with the string on the top of the stack as its name, and pushes the function or the error.
+    /// The name must not contain NUL bytes.
+    ///
+    /// Lua does not verify precompiled code, which could do anything, so it is rejected.
     ///
     /// The parser keeps a pointer to the name that the collector does not know; the name stays alive because it is on
     /// the stack.
     pub(crate) fn compile(self, source: &[u8]) -> Result<(), Failed> {
+        if source.len() > SOURCE_LEN_MAX {
+            self.push_bytes("chunk too long");
+            return Err(Failed);
+        }
+        if source.first() == Some(&ffi::LUA_SIGNATURE[0]) {
+            self.push_bytes("precompiled chunks are not allowed: unexpected symbol near 'char(27)'");
+            return Err(Failed);
+        }
         debug_assert!(self.bytes(-1).is_some_and(|name| !name.contains(&0)));
-        debug_assert!(source.first() != Some(&ffi::LUA_SIGNATURE[0]), "precompiled code is not checked by Lua");
         let source = (source.as_ptr().cast::<c_char>(), source.len());
         // SAFETY: strings are zero-terminated, and so is the name; the source has the given length.
         let status = unsafe {

@@ -8,23 +8,33 @@ use std::time::Instant;
 use kvick_resp::Version;
 use mlua::ffi;
 
-use super::Foreign;
 use super::heap::Heap;
+use super::{Foreign, Lua, Raise};
 use crate::Host;
-use crate::debugger::Debugger;
-use crate::library::FunctionSpec;
-use crate::libs::Random;
+use crate::debugger::session::Debugger;
+use crate::library::spec::FunctionSpec;
+use crate::random::Random;
 
 /// The Rust data of a Lua state. Its address does not change.
 pub(super) struct Shared {
     pub(super) heap: Heap,
     pub(super) state: UnsafeCell<State>,
     pub(super) main: Cell<Option<NonNull<ffi::lua_State>>>,
+    pub(super) hooks: Hooks,
+}
+
+/// The functions that Lua's hook calls. An error ends the script.
+#[derive(Clone, Copy)]
+pub(crate) struct Hooks {
+    /// Called before each line that is debugged, with its number.
+    pub(crate) at_line: fn(Lua<'_>, i32) -> Result<(), Raise>,
+    /// Called periodically: whether the script may continue.
+    pub(crate) may_go_on: fn(Lua<'_>) -> Result<(), Raise>,
 }
 
 impl Shared {
-    pub(super) fn new(state: State) -> Shared {
-        Shared { heap: Heap::new(), state: UnsafeCell::new(state), main: Cell::new(None) }
+    pub(super) fn new(state: State, hooks: Hooks) -> Shared {
+        Shared { heap: Heap::new(), state: UnsafeCell::new(state), main: Cell::new(None), hooks }
     }
 }
 
@@ -62,6 +72,13 @@ pub(crate) struct Loading {
     pub(crate) functions: Vec<FunctionSpec>,
     /// The time limit for loading.
     pub(crate) deadline: Option<Instant>,
+}
+
+impl Loading {
+    /// Whether the deadline has passed.
+    pub(crate) fn is_late(&self) -> bool {
+        self.deadline.is_some_and(|deadline| Instant::now() > deadline)
+    }
 }
 
 /// An array or object that a library is reading or writing. Nesting is tracked in a list: Lua's stack limits it, and it

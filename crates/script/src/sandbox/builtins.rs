@@ -1,11 +1,11 @@
 //! Replacements for functions of the standard library. They see through protected tables, and refuse operations that
 //! would harm the process.
 
-use super::{is_protected, push_mark, readonly, reveal, text};
+use super::protect::{is_protected, push_mark, readonly, reveal};
+use super::text;
 use crate::libs::check;
 use crate::lua::shared::Originals;
-use crate::lua::{Foreign, Lua, Results, Type, UPVALUE};
-use crate::run;
+use crate::lua::{Foreign, Lua, Results, Type, UPVALUE, c_text};
 
 /// Installs the replacements in the globals table at `global`.
 pub(super) fn install(lua: Lua<'_>, global: i32) {
@@ -183,7 +183,7 @@ fn unpack(lua: Lua<'_>) -> Results {
 fn load_string(lua: Lua<'_>) -> Results {
     let source = check::bytes(lua, 1)?;
     let name = if matches!(lua.kind(2), Type::None | Type::Nil) { source } else { check::bytes(lua, 2)? };
-    lua.push_bytes(run::c_text(name));
+    lua.push_bytes(c_text(name));
     finish_load(lua, source)
 }
 
@@ -192,7 +192,7 @@ fn load(lua: Lua<'_>) -> Results {
     check::function(lua, 1)?;
     let name = if matches!(lua.kind(2), Type::None | Type::Nil) { b"=(load)" } else { check::bytes(lua, 2)? };
     lua.set_top(2);
-    lua.push_bytes(run::c_text(name));
+    lua.push_bytes(c_text(name));
     // The source so far is kept on the stack, since the function may call `load` itself.
     lua.push_bytes("");
     loop {
@@ -232,7 +232,7 @@ fn finish_load_of_top(lua: Lua<'_>) -> Results {
 
 /// Compiles `source`, with the string on the top of the stack as its name.
 fn finish_load(lua: Lua<'_>, source: &[u8]) -> Results {
-    if run::load(lua, source).is_ok() {
+    if lua.compile(source).is_ok() {
         return Ok(1);
     }
     lua.push_nil();

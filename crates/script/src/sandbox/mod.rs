@@ -1,9 +1,9 @@
 //! The global environment of scripts: the available globals, and the protection of shared tables.
 //!
-//! Lua has no read-only tables. To protect a table, scripts receive an empty table instead, whose metatable looks
-//! fields up in the hidden table and refuses stores. [`builtins`] replaces the functions of the standard library that
-//! would reveal the difference. Scripts cannot reach a hidden table: metatables that refer to it carry a mark, and for
-//! these `getmetatable` returns what it returns in Valkey.
+//! Lua has no read-only tables. To [protect](mod@protect) a table, scripts receive an empty table instead, whose
+//! metatable looks fields up in the hidden table and refuses stores. [`builtins`] replaces the functions of the
+//! standard library that would reveal the difference. Scripts cannot reach a hidden table: metatables that refer to it
+//! carry a mark, and for these `getmetatable` returns what it returns in Valkey.
 //!
 //! ```text
 //! globals of scripts (empty, protected) --> all globals --> error: no such global
@@ -16,19 +16,13 @@
 //! while their library is loaded.
 
 mod builtins;
+pub(crate) mod protect;
 mod text;
 
-use std::sync::atomic::AtomicU8;
-
-use crate::lua::{GLOBALS, Library, Lua, REGISTRY, Raise, Results, Type};
-use crate::vm::{Identity, Settings};
-use crate::{Kind, api, library, libs, run};
-
-/// Its address is the key of the mark in the metatables of protected tables; scripts cannot create that key.
-static MARK: AtomicU8 = AtomicU8::new(0);
-
-/// The registry key of the metatable of the globals.
-const GLOBALS_META: &str = "globals metatable";
+use crate::lua::{GLOBALS, Library, Lua, REGISTRY};
+use crate::settings::{Identity, Kind, Settings};
+use crate::{api, library, libs, run};
+use protect::{GLOBALS_META, Shown, mark, protect, refuse_missing};
 
 /// Globals of the standard library that are removed.
 const ABSENT: [&str; 8] = ["dofile", "loadfile", "print", "newproxy", "module", "require", "getfenv", "setfenv"];
@@ -64,96 +58,6 @@ pub(crate) fn build(lua: Lua<'_>, kind: Kind, identity: &Identity, settings: &Se
     run::lay_base(lua);
 }
 
-/// Pops a table and makes the globals look fields up in it.
-pub(crate) fn look_into(lua: Lua<'_>) {
-    lua.raw_get_field(REGISTRY, GLOBALS_META);
-    lua.insert(-2);
-    lua.raw_set_field(-2, "__index");
-    lua.pop(1);
-}
-
-/// The result of `getmetatable` for a protected table.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Shown {
-    /// Nil.
-    Nothing,
-    /// A protected table with the field `__index`, which is a function.
-    Metatable,
-}
-
-/// Replaces the table on the top of the stack by a protected one.
-pub(crate) fn protect(lua: Lua<'_>, shown: Shown) {
-    let hidden = lua.top();
-    lua.create_table(0, 0);
-    lua.create_table(0, 3);
-    lua.push_value(hidden);
-    lua.raw_set_field(-2, "__index");
-    lua.push_function(refuse_store);
-    lua.raw_set_field(-2, "__newindex");
-    match shown {
-        Shown::Nothing => lua.push_boolean(false),
-        Shown::Metatable => {
-            lua.create_table(0, 1);
-            lua.push_function(missing_global);
-            lua.raw_set_field(-2, "__index");
-            protect(lua, Shown::Nothing);
-        }
-    }
-    mark(lua);
-    lua.set_metatable(-2);
-    lua.replace(hidden);
-}
-
-/// Pops a value and makes it the mark of the metatable below it.
-fn mark(lua: Lua<'_>) {
-    lua.push_address(MARK.as_ptr().cast_const());
-    lua.insert(-2);
-    lua.raw_set(-3);
-}
-
-/// Pushes the mark of the metatable of the value at `index`, if it has one; the mark is false or a table.
-fn push_mark(lua: Lua<'_>, index: i32) -> bool {
-    if !lua.metatable(index) {
-        return false;
-    }
-    lua.push_address(MARK.as_ptr().cast_const());
-    lua.raw_get(-2);
-    lua.remove(-2);
-    if lua.kind(-1) == Type::Nil {
-        lua.pop(1);
-        return false;
-    }
-    true
-}
-
-/// Whether the value at `index` is a protected table.
-pub(crate) fn is_protected(lua: Lua<'_>, index: i32) -> bool {
-    let protected = lua.kind(index) == Type::Table && push_mark(lua, index);
-    if protected {
-        lua.pop(1);
-    }
-    protected
-}
-
-/// If the value at `index`, which must not be relative to the top, is a protected table, replaces it by the hidden
-/// table. Only for functions that do not expose the hidden table to scripts.
-pub(crate) fn reveal(lua: Lua<'_>, index: i32) {
-    if is_protected(lua, index) {
-        lua.metatable(index);
-        lua.raw_get_field(-1, "__index");
-        lua.replace(index);
-        lua.pop(1);
-    }
-}
-
-/// Makes lookups of missing fields in the table at `table` fail.
-pub(crate) fn refuse_missing(lua: Lua<'_>, table: i32) {
-    lua.create_table(0, 1);
-    lua.push_function(missing_global);
-    lua.raw_set_field(-2, "__index");
-    lua.set_metatable(table);
-}
-
 /// Protects all tables among the globals. A table with two names gets only one replacement.
 fn protect_members(lua: Lua<'_>, global: i32) {
     const TABLES: [&str; 9] = ["string", "table", "math", "os", "coroutine", "cjson", "cmsgpack", "struct", "bit"];
@@ -182,36 +86,6 @@ fn protect_strings(lua: Lua<'_>, global: i32) {
     protect(lua, Shown::Nothing);
     mark(lua);
     lua.pop(2);
-}
-
-/// The function that refuses stores into protected tables.
-fn refuse_store(lua: Lua<'_>) -> Results {
-    Err(lua.error(format_args!("{READONLY}")))
-}
-
-const READONLY: &str = "Attempt to modify a readonly table";
-
-/// The same error raised by a function that was called to store; it does not include a source position.
-fn readonly(lua: Lua<'_>) -> Raise {
-    lua.push_bytes(READONLY);
-    Raise
-}
-
-/// The function that refuses lookups of missing globals.
-fn missing_global(lua: Lua<'_>) -> Results {
-    if lua.top() != 2 {
-        return Err(lua.error(format_args!("Wrong number of arguments to luaProtectedTableError")));
-    }
-    if !lua.is_string(2) {
-        let text = "Second argument to luaProtectedTableError must be a string or number";
-        return Err(lua.error(format_args!("{text}")));
-    }
-    lua.push_where(1);
-    lua.push_bytes("Script attempted to access nonexistent global variable '");
-    lua.push_bytes(run::c_text(lua.bytes(2).unwrap_or_default()));
-    lua.push_bytes("'");
-    lua.concat(4);
-    Err(Raise)
 }
 
 #[cfg(test)]

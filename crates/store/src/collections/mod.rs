@@ -1,22 +1,22 @@
 //! Collection types: all values except strings. Each type owns its
 //! encodings and converts between them under the same conditions as Valkey.
 //!
-//! A collection is one [`word::Word`] in its entry and is modified
+//! A collection is one [`Word`](crate::word::Word) in its entry and is modified
 //! in place there. Code that depends on the type uses [`on`].
 
+pub mod collection;
 pub mod hash;
 pub mod list;
 pub mod set;
 pub mod sorted_set;
 pub mod stream;
-pub mod word;
 
+pub use collection::{Collection, Inside};
 pub use hash::Hash;
 pub use list::List;
 pub use set::Set;
 pub use sorted_set::SortedSet;
 pub use stream::Stream;
-pub use word::{Collection, Inside, Word};
 
 /// Evaluates `$body` with `$type` bound to the collection type of a kind; `$string` for strings.
 macro_rules! on {

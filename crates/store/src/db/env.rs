@@ -42,17 +42,6 @@ impl Counter {
     }
 }
 
-/// What happens to a key's expiry when its value is set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Expiry {
-    /// The key has no expiry afterwards.
-    None,
-    /// The key keeps its expiry.
-    Keep,
-    /// The new expiry: Unix time in milliseconds.
-    At(i64),
-}
-
 /// How a command treats expired keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenExpired {

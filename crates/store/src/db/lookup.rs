@@ -5,7 +5,7 @@ use crate::collections::Collection;
 use crate::collections::hash::FieldClock;
 use crate::effects::EventClass;
 use crate::entry::Entry;
-use crate::keyspace::Key;
+use crate::hash::Key;
 use crate::table::Place;
 
 impl Db<'_> {

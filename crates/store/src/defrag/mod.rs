@@ -5,7 +5,7 @@
 //! it may still offer under the current lock. Every type in the keyspace has a method `relocate` that
 //! offers its allocations and updates its pointers. For large objects, `relocate` stops when the
 //! mover [is due](Mover::is_due) and returns the position to continue from; the object may be changed
-//! or replaced in between. A [`Walk`] iterates over the partitions in this way.
+//! or replaced in between. A [`Walk`](walk::Walk) iterates over the partitions in this way.
 //!
 //! Moving changes no value, encoding or memory figure. Code outside this crate must not
 //! keep the address of anything movable beyond the lock under which it was obtained.
@@ -18,9 +18,7 @@
 
 #[cfg(test)]
 pub(crate) mod tests;
-mod walk;
-
-pub use walk::{Pass, Walk, Work};
+pub mod walk;
 
 use std::alloc::Layout;
 use std::collections::VecDeque;
@@ -42,6 +40,19 @@ pub unsafe trait Heap {
     /// The global allocator must have returned `allocation` for this layout. No other
     /// thread may use it, and afterwards only the returned address may be used.
     unsafe fn relocate(&mut self, allocation: NonNull<u8>, layout: Layout) -> NonNull<u8>;
+}
+
+/// Statistics of a pass.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// Allocations that were moved.
+    pub moved: u64,
+    /// Allocations that were not moved.
+    pub kept: u64,
+    /// Keys of which some allocation was moved.
+    pub keys_moved: u64,
+    /// Keys of which none was moved.
+    pub keys_kept: u64,
 }
 
 /// Offers allocations to a heap.

@@ -1,13 +1,15 @@
 //! Tests of defragmentation: values of all encodings stay the same when their allocations move.
 
+use super::walk::{Pass, Walk};
 use super::*;
 use crate::access::Access;
 use crate::collections::stream::{BlockLimits, Id};
 use crate::collections::{Collection, hash, list, set, sorted_set};
-use crate::db::{Counters, Db, Env, Expiry};
+use crate::db::{Counters, Db, Env};
 use crate::effects::Effects;
 use crate::hash::KeyHasher;
 use crate::keyspace::Keyspace;
+use crate::value::Expiry;
 use crate::{Entry, FieldClock, Hash, IntBuf, List, Object, Set, SortedSet, Stream, Value};
 use proptest::prelude::*;
 use std::alloc::{alloc, dealloc, handle_alloc_error};

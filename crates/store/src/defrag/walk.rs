@@ -5,7 +5,7 @@
 //! put off, recorded by key, and processed in pieces before the walk continues. If another thread has
 //! locked a partition, the next pass tries again; after several failures the partition is skipped.
 
-use super::{Heap, Mover};
+use super::{Heap, Mover, Work};
 use crate::keyspace::Keyspace;
 use crate::partition::PutOff;
 use std::time::Instant;
@@ -42,19 +42,6 @@ pub struct Pass<'a> {
     pub deadline: Instant,
     /// `active-defrag-max-scan-fields`: larger collections are processed in pieces.
     pub fields_max: usize,
-}
-
-/// Statistics of a pass.
-#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-pub struct Work {
-    /// Allocations that were moved.
-    pub moved: u64,
-    /// Allocations that were not moved.
-    pub kept: u64,
-    /// Keys of which some allocation was moved.
-    pub keys_moved: u64,
-    /// Keys of which none was moved.
-    pub keys_kept: u64,
 }
 
 impl Walk {

@@ -8,9 +8,9 @@
 //! A [`Buffer`] points to its own allocation of `layout(n)`, where `n`, at least [`PREFIX`], is the
 //! length in its first four bytes; `n` bytes of it are initialised. Only this module writes the length.
 
-use crate::collections::Word;
 use crate::defrag::Mover;
 use crate::memory::size_class;
+use crate::word::Word;
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error, realloc};
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;

@@ -13,7 +13,7 @@
 
 use super::members::Layout;
 use crate::memory::size_class;
-use crate::snapshot::Piece;
+use crate::snapshot::pieces::Piece;
 use crate::table::Pointer;
 use std::alloc::{alloc, dealloc, handle_alloc_error};
 

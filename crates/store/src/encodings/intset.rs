@@ -14,9 +14,9 @@
 //! bytes are initialised, and either [`View::check`] accepts them or the count is 0.
 
 use super::Corrupt;
-use crate::collections::Word;
 use crate::defrag::Mover;
 use crate::memory::size_class;
+use crate::word::Word;
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error, realloc};
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;

@@ -18,10 +18,10 @@
 //! `replace` return ownership to the caller. All other functions only borrow.
 
 use super::element;
-use crate::db::WEIGHED;
 use crate::defrag::Mover;
 use crate::hash::elements;
-use crate::snapshot::{Gradual, Piece, Pieces, Snapshot};
+use crate::memory::WEIGHED;
+use crate::snapshot::pieces::{Captures, Gradual, Piece, Pieces};
 use crate::table::{Iter, Place, Pointer, Table};
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -410,8 +410,8 @@ impl<L: Layout> Clone for Members<L> {
 }
 
 impl<L: Layout> Gradual for Members<L> {
-    fn snapshot(&self) -> Option<&Arc<Snapshot>> {
-        self.capture.as_ref().map(|capture| capture.pieces.snapshot())
+    fn captures(&self) -> Option<&Arc<Captures>> {
+        self.capture.as_ref().map(|capture| capture.pieces.captures())
     }
 
     fn begin(&mut self, pieces: Pieces) {
@@ -423,7 +423,7 @@ impl<L: Layout> Gradual for Members<L> {
     fn go_on(&mut self) -> bool {
         let Some(capture) = &mut self.capture else { return false };
         let Capture { pieces, next } = &mut **capture;
-        if pieces.snapshot().is_cancelled() {
+        if pieces.captures().is_cancelled() {
             self.table.mark_all();
         // SAFETY: pointers in the table are those of elements of this layout.
         } else if self.table.mark_next(next, |pointer| pieces.take(unsafe { L::piece(pointer) })) {
@@ -445,9 +445,9 @@ impl<L: Layout> Drop for Members<L> {
     fn drop(&mut self) {
         if let Some(capture) = self.capture.take() {
             // The snapshot captures the rest and drops it.
-            let snapshot = capture.pieces.snapshot().clone();
+            let captures = capture.pieces.captures().clone();
             let table = std::mem::take(&mut self.table);
-            snapshot.keep_rest(Box::new(Members::<L> { table, capture: Some(capture), layout: PhantomData }));
+            captures.keep_rest(Box::new(Members::<L> { table, capture: Some(capture), layout: PhantomData }));
             return;
         }
         // SAFETY: the table owns its elements, and is dropped with them.

@@ -1,10 +1,11 @@
 //! Tests of eviction: candidates, ranks and policies.
 
 use super::*;
-use crate::db::{Db, Env, Expiry};
+use crate::db::{Db, Env};
 use crate::hash::KeyHasher;
 use crate::keyspace::Keyspace;
 use crate::log::Audience;
+use crate::value::Expiry;
 
 const NOW_MS: i64 = 1_700_000_000_000;
 

@@ -1,6 +1,7 @@
 //! Clients interested in locked keys: those that wait for them, watch them, or have cached them.
 
-use super::{Address, Key, Locked};
+use super::{Address, Locked};
+use crate::hash::Key;
 use crate::partition::Attention;
 use crate::tracking::Readers;
 use crate::value::Kind;

@@ -2,10 +2,14 @@
 
 use super::*;
 use crate::access::Access;
-use crate::db::{Counters, Db, Env, Expiry};
+use crate::db::{Counters, Db, Env};
 use crate::effects::Effects;
+use crate::entry::Entry;
 use crate::hash::KeyHasher;
+use crate::snapshot::pieces::PieceSink;
+use crate::value::Expiry;
 use crate::value::IntBuf;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 
 type Seen = Arc<Mutex<BTreeMap<(usize, Vec<u8>), Vec<u8>>>>;

@@ -5,7 +5,7 @@ use super::{Config, InvalidNumbers};
 use crate::libs::check;
 use crate::lua::shared::Level;
 use crate::lua::{Lua, Raise, Results, Type};
-use crate::sandbox;
+use crate::sandbox::protect;
 
 /// `encode(value)`.
 pub(super) fn encode(lua: Lua<'_>) -> Results {
@@ -47,7 +47,7 @@ fn write_value(lua: Lua<'_>, config: &Config, text: &mut Vec<u8>, levels: &mut V
             if depth > config.encode_max_depth as usize || !lua.check_stack(3) {
                 return Err(lua.error(format_args!("Cannot serialise, excessive nesting ({depth})")));
             }
-            sandbox::reveal(lua, lua.top());
+            protect::reveal(lua, lua.top());
             let len = array_len(lua, config)?;
             let keyed = len == 0;
             if keyed {

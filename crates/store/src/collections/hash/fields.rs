@@ -1,4 +1,5 @@
-//! The fields of a large hash, and of every hash that has fields with an expiry: a table of [`field`]s.
+//! The fields of a large hash, and of every hash that has fields with an expiry: a table of elements
+//! ([`field_layout`]).
 //!
 //! Fields with an expiry are flagged in the table, so that a search for expired ones reads only flagged elements.
 //! Expired fields are removed in **rounds** over the table, a bounded number of buckets at a time
@@ -7,14 +8,14 @@
 //!
 //! **Invariant**: an element is flagged if and only if it has an expiry.
 
-use super::field::{self, FieldLayout, Parts};
+use super::field_layout::{self, FieldLayout, Parts};
 use super::{FieldClock, Stored};
-use crate::db::Expiry;
 use crate::defrag::Mover;
 use crate::encodings::members::{Gathering, Layout, Members};
 use crate::memory::size_class;
-use crate::snapshot::Gradual;
+use crate::snapshot::pieces::Gradual;
 use crate::table::{Place, Pointer, Table};
+use crate::value::Expiry;
 
 /// A round is worthwhile if at least one in this many of the visited fields had expired.
 const WORTHWHILE_SHARE: usize = 10;
@@ -62,7 +63,7 @@ impl Default for Expiries {
 fn parts<'a>(pointer: Pointer) -> Parts<'a> {
     // SAFETY: called with pointers that a table of this module
     // just returned, and the results do not outlive its borrow.
-    unsafe { field::parts(pointer) }
+    unsafe { field_layout::parts(pointer) }
 }
 
 fn free(pointer: Pointer) {
@@ -101,7 +102,7 @@ impl Fields {
     pub fn insert_new(&mut self, new: Parts<'_>) {
         debug_assert!(new.expiry.is_none() && !self.members.contains(new.field));
         // SAFETY: created here, and known to be absent.
-        unsafe { self.members.insert_new(field::create(new), false) }
+        unsafe { self.members.insert_new(field_layout::create(new), false) }
     }
 
     #[inline]
@@ -109,7 +110,7 @@ impl Fields {
         let given = if let Expiry::At(at) = expiry { Some(at) } else { None };
         match self.members.find_place(name) {
             Err(vacant) => {
-                let pointer = field::create(Parts { field: name, value, expiry: given });
+                let pointer = field_layout::create(Parts { field: name, value, expiry: given });
                 // SAFETY: created here, with the name that was looked up.
                 unsafe { self.members.insert_at(vacant, pointer, given.is_some()) };
                 self.expect(given);
@@ -117,7 +118,7 @@ impl Fields {
             }
             Ok(place) => {
                 // SAFETY: returned by the table just now.
-                let before = unsafe { field::expiry(self.members.get(place)) };
+                let before = unsafe { field_layout::expiry(self.members.get(place)) };
                 let due = before.is_some_and(|at| clock.is_due(at));
                 let after = if expiry == Expiry::Keep && !due { before } else { given };
                 self.update(place, Some(value), after);
@@ -137,7 +138,7 @@ impl Fields {
     ) -> Option<bool> {
         let place = self.members.find_place(name).ok()?;
         // SAFETY: returned by the table just now.
-        let before = unsafe { field::expiry(self.members.get(place)) };
+        let before = unsafe { field_layout::expiry(self.members.get(place)) };
         if clock.hides(before) {
             return None;
         }
@@ -155,7 +156,7 @@ impl Fields {
         // SAFETY: the table is borrowed exclusively, and the value comes from outside it. The new
         // element has the old one's name; the table then contains either the new one or the old one.
         unsafe {
-            match field::update(pointer, value, expiry) {
+            match field_layout::update(pointer, value, expiry) {
                 None => {
                     self.members.replace(place, pointer, expiry.is_some());
                 }
@@ -169,7 +170,7 @@ impl Fields {
     pub fn remove(&mut self, name: &[u8], clock: FieldClock) -> bool {
         let Ok(place) = self.members.find_place(name) else { return false };
         // SAFETY: returned by the table just now.
-        if clock.hides(unsafe { field::expiry(self.members.get(place)) }) {
+        if clock.hides(unsafe { field_layout::expiry(self.members.get(place)) }) {
             return false;
         }
         free(self.members.remove_at(place));
@@ -295,7 +296,7 @@ impl FieldGathering {
             self.earliest_ms = Some(self.earliest_ms.map_or(at, |earliest| earliest.min(at)));
         }
         // SAFETY: the element is new, and ownership passes to the table.
-        unsafe { self.members.add(field::create(new), new.expiry.is_some()) };
+        unsafe { self.members.add(field_layout::create(new), new.expiry.is_some()) };
     }
 
     /// The fields; `None` if one occurred twice.

@@ -10,21 +10,24 @@
 //! fields in a queue ordered by the time at which to check them; the hash stores the time under which it is
 //! queued. Commands that change expiries notify the database if [`Hash::state`] is [`State::Unqueued`].
 
-mod field;
+pub(crate) mod field;
+mod field_layout;
 mod fields;
 #[cfg(test)]
 mod tests;
 
-use super::word::{Collection, Inside, Word};
-use crate::db::Expiry;
+pub use field::Field;
+
+use super::collection::{Collection, Inside};
 use crate::defrag::Mover;
 use crate::encodings::Corrupt;
 use crate::encodings::listpack::{self, At, Element, Listpack};
 use crate::encodings::pairs::Pairs;
 use crate::memory::size_class;
-use crate::snapshot::Gradual;
-use crate::value::{IntBuf, Kind, Str};
-use field::Parts;
+use crate::snapshot::pieces::Gradual;
+use crate::value::{Expiry, IntBuf, Kind, Str};
+use crate::word::Word;
+use field_layout::Parts;
 use fields::{FieldGathering, Fields};
 
 /// A hash.
@@ -131,31 +134,6 @@ enum ViewMut<'a> {
     Packed(listpack::Mut<'a>),
     Pairs(&'a mut Pairs),
     Table(&'a mut Fields),
-}
-
-/// A field of a hash, with value and expiry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Field<'a> {
-    /// Its name.
-    pub name: Str<'a>,
-    /// Its value.
-    pub value: Str<'a>,
-    /// Unix time in milliseconds at which it expires.
-    pub expiry: Option<i64>,
-}
-
-impl<'a> From<(Str<'a>, Str<'a>)> for Field<'a> {
-    #[inline]
-    fn from((name, value): (Str<'a>, Str<'a>)) -> Self {
-        Field { name, value, expiry: None }
-    }
-}
-
-impl<'a> From<Parts<'a>> for Field<'a> {
-    #[inline]
-    fn from(parts: Parts<'a>) -> Self {
-        Field { name: Str::Bytes(parts.field), value: Str::Bytes(parts.value), expiry: parts.expiry }
-    }
 }
 
 impl Hash {

@@ -4,7 +4,7 @@
 //! A block is never empty, except temporarily within an operation of its list. It stores its
 //! number of elements, so that finding an index reads only the blocks and not their contents.
 
-use super::{Limits, Side};
+use super::limits::Limits;
 use crate::defrag::Mover;
 use crate::encodings::listpack::{At, Element, Fronted, Listpack, View};
 use crate::encodings::lzf;
@@ -15,6 +15,25 @@ use crate::value::Str;
 const COMPRESSED_MIN: usize = 48;
 /// Minimum number of bytes that compression must save.
 const SAVED_MIN: usize = 8;
+
+/// One end of a list, or the direction towards it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Side {
+    /// The end of the first element: left.
+    Head,
+    /// The end of the last element: right.
+    Tail,
+}
+
+impl Side {
+    /// The opposite side.
+    pub fn other(self) -> Side {
+        match self {
+            Side::Head => Side::Tail,
+            Side::Tail => Side::Head,
+        }
+    }
+}
 
 /// A block. See the module documentation. Takes sixteen bytes.
 #[derive(Clone)]

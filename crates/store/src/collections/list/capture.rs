@@ -7,7 +7,7 @@
 //! the snapshot began, so these numbers ascend; each number from `next` on is either in the ring or among the copies.
 
 use super::block::Block;
-use crate::snapshot::{Piece, Pieces};
+use crate::snapshot::pieces::{Piece, Pieces};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Bytes that are captured per step; the last block may exceed this.
@@ -72,7 +72,7 @@ impl Capture {
     pub fn go_on(&mut self, blocks: &VecDeque<Block>) -> bool {
         let mut bytes = 0;
         while bytes < BYTES_PER_STEP {
-            if self.next == self.end || self.pieces.snapshot().is_cancelled() {
+            if self.next == self.end || self.pieces.captures().is_cancelled() {
                 return false;
             }
             if let Some(block) = self.copies.remove(&self.next) {

@@ -4,22 +4,23 @@
 //! addition that would exceed the [`Limits`], and small again when a removal leaves one block that is at most half
 //! full. Every method that changes a list handles this itself, and therefore takes the limits as a parameter.
 
-mod block;
+pub(crate) mod block;
 mod capture;
 mod limits;
 mod quicklist;
 #[cfg(test)]
 mod tests;
 
-pub use block::BlockView;
+pub use block::{BlockView, Side};
 pub use limits::{Limits, set_packed_threshold};
 
-use super::word::{Collection, Inside, Word};
+use super::collection::{Collection, Inside};
 use crate::defrag::Mover;
 use crate::encodings::listpack::{self, Listpack, Needle, View};
 use crate::memory::size_class;
-use crate::snapshot::Gradual;
+use crate::snapshot::pieces::Gradual;
 use crate::value::{IntBuf, Kind, Str};
+use crate::word::Word;
 use block::{Block, pop_packed, remove_wanted_packed};
 use quicklist::Quicklist;
 use smallvec::SmallVec;
@@ -29,25 +30,6 @@ use std::ops::{ControlFlow, Range};
 const PACKED: u8 = 0;
 /// Tag: the word points to a boxed quicklist.
 const BLOCKS: u8 = 1;
-
-/// One end of a list, or the direction towards it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Side {
-    /// The end of the first element: left.
-    Head,
-    /// The end of the last element: right.
-    Tail,
-}
-
-impl Side {
-    /// The opposite side.
-    pub fn other(self) -> Side {
-        match self {
-            Side::Head => Side::Tail,
-            Side::Tail => Side::Head,
-        }
-    }
-}
 
 /// A list.
 #[repr(transparent)]

@@ -17,11 +17,10 @@
 use super::block::{Block, BlockView};
 use super::capture::Capture;
 use super::{Limits, Side};
-use crate::db::WEIGHED;
 use crate::defrag::Mover;
 use crate::encodings::listpack::{Listpack, Needle};
-use crate::memory::size_class;
-use crate::snapshot::{Gradual, Pieces, Snapshot};
+use crate::memory::{WEIGHED, size_class};
+use crate::snapshot::pieces::{Captures, Gradual, Pieces};
 use crate::value::Str;
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -509,8 +508,8 @@ impl Quicklist {
 }
 
 impl Gradual for Quicklist {
-    fn snapshot(&self) -> Option<&Arc<Snapshot>> {
-        self.capture.as_ref().map(|capture| capture.pieces().snapshot())
+    fn captures(&self) -> Option<&Arc<Captures>> {
+        self.capture.as_ref().map(|capture| capture.pieces().captures())
     }
 
     fn begin(&mut self, pieces: Pieces) {
@@ -543,10 +542,10 @@ impl Drop for Quicklist {
     fn drop(&mut self) {
         if let Some(capture) = self.capture.take() {
             // The snapshot captures the rest and drops it.
-            let snapshot = capture.pieces().snapshot().clone();
+            let captures = capture.pieces().captures().clone();
             let blocks = std::mem::take(&mut self.blocks);
             let rest = Quicklist { blocks, count: self.count, limits: self.limits, capture: Some(capture) };
-            snapshot.keep_rest(Box::new(rest));
+            captures.keep_rest(Box::new(rest));
         }
     }
 }

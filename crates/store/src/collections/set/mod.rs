@@ -16,7 +16,7 @@ mod tests;
 pub use convert::Loader;
 pub use iter::Iter;
 
-use super::word::{Collection, Inside, Word};
+use super::collection::{Collection, Inside};
 use crate::chance::{self, Subset};
 use crate::defrag::Mover;
 use crate::encodings::element::{self, Plain};
@@ -24,8 +24,9 @@ use crate::encodings::intset::{self, Intset};
 use crate::encodings::listpack::{self, Listpack};
 use crate::encodings::members::{Layout, Members};
 use crate::memory::size_class;
-use crate::snapshot::Gradual;
+use crate::snapshot::pieces::Gradual;
 use crate::value::{IntBuf, Kind, Str};
+use crate::word::Word;
 use kvick_resp::format::parse_i64;
 use std::collections::HashSet;
 

@@ -8,7 +8,7 @@ use super::cut::Cut;
 use super::element::Element;
 use super::large::Walk;
 use super::tree::Tree;
-use crate::snapshot::{Piece, Pieces};
+use crate::snapshot::pieces::{Piece, Pieces};
 use std::collections::HashSet;
 
 /// Number of elements that are visited per step.
@@ -67,7 +67,7 @@ impl Capture {
 
     /// Captures some more; returns false when all elements were captured.
     pub fn go_on(&mut self, tree: &Tree) -> bool {
-        let Some(first) = tree.rank(&self.frontier()).checked_sub(1).filter(|_| !self.pieces.snapshot().is_cancelled())
+        let Some(first) = tree.rank(&self.frontier()).checked_sub(1).filter(|_| !self.pieces.captures().is_cancelled())
         else {
             return false;
         };

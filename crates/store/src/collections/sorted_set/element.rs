@@ -13,7 +13,7 @@
 use crate::encodings::element::{allocate, header_len, read, release, write};
 use crate::encodings::members::Layout;
 use crate::memory::size_class;
-use crate::snapshot::Piece;
+use crate::snapshot::pieces::Piece;
 use crate::table::{Pointer, prefetch_address};
 use std::cmp::Ordering;
 

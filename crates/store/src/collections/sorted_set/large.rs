@@ -10,10 +10,10 @@ use super::Change;
 use super::capture::Capture;
 use super::element::{Element, Scored};
 use super::tree::{Position, Tree};
-use crate::db::WEIGHED;
 use crate::defrag::Mover;
 use crate::encodings::members::{Members, Vacant};
-use crate::snapshot::{Gradual, Pieces, Snapshot};
+use crate::memory::WEIGHED;
+use crate::snapshot::pieces::{Captures, Gradual, Pieces};
 use std::sync::Arc;
 
 #[derive(Default)]
@@ -183,8 +183,8 @@ impl Large {
 }
 
 impl Gradual for Large {
-    fn snapshot(&self) -> Option<&Arc<Snapshot>> {
-        self.capture.as_ref().map(|capture| capture.pieces().snapshot())
+    fn captures(&self) -> Option<&Arc<Captures>> {
+        self.capture.as_ref().map(|capture| capture.pieces().captures())
     }
 
     fn begin(&mut self, pieces: Pieces) {
@@ -211,9 +211,9 @@ impl Drop for Large {
     fn drop(&mut self) {
         if let Some(capture) = self.capture.take() {
             // The snapshot captures the rest and drops it.
-            let snapshot = capture.pieces().snapshot().clone();
+            let captures = capture.pieces().captures().clone();
             let (members, tree) = (std::mem::take(&mut self.members), std::mem::take(&mut self.tree));
-            snapshot.keep_rest(Box::new(Large { members, tree, capture: Some(capture) }));
+            captures.keep_rest(Box::new(Large { members, tree, capture: Some(capture) }));
         }
     }
 }

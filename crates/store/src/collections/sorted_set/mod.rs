@@ -22,12 +22,13 @@ mod tree;
 pub use builder::{Builder, Loader};
 pub use cut::Cut;
 
-use super::word::{Collection, Inside, Word};
+use super::collection::{Collection, Inside};
 use crate::defrag::Mover;
 use crate::encodings::Corrupt;
 use crate::encodings::listpack::{self, Listpack, View};
-use crate::snapshot::Gradual;
+use crate::snapshot::pieces::Gradual;
 use crate::value::{IntBuf, Kind, Str};
+use crate::word::Word;
 use element::Element;
 use large::{Large, Walk};
 use std::ops::Range;

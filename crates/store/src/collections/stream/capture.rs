@@ -7,7 +7,7 @@
 use super::block::Block;
 use super::id::Id;
 use super::ordered::Ordered;
-use crate::snapshot::{Piece, Pieces};
+use crate::snapshot::pieces::{Piece, Pieces};
 use std::collections::BTreeMap;
 
 /// Bytes that are captured per step; the last block may exceed this.
@@ -61,7 +61,7 @@ impl Capture {
     pub fn go_on(&mut self, blocks: &Ordered<Block>) -> bool {
         let mut bytes = 0;
         while bytes < BYTES_PER_STEP {
-            let Some(next) = self.next.filter(|_| !self.pieces.snapshot().is_cancelled()) else { return false };
+            let Some(next) = self.next.filter(|_| !self.pieces.captures().is_cancelled()) else { return false };
             let changed = self.changed.first_key_value().map(|(base, _)| *base);
             let stored = blocks.iter_from(next).next().filter(|(base, _)| *base <= self.last);
             // If both have a block with the same ID, the one in the log has changed.

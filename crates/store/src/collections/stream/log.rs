@@ -5,10 +5,10 @@ use super::capture::Capture;
 use super::group::Group;
 use super::id::Id;
 use super::ordered::{Ordered, Place};
-use crate::db::WEIGHED;
 use crate::defrag::Mover;
 use crate::encodings::Corrupt;
-use crate::snapshot::{Gradual, Pieces, Snapshot};
+use crate::memory::WEIGHED;
+use crate::snapshot::pieces::{Captures, Gradual, Pieces};
 use std::sync::Arc;
 
 /// Streams with at least this many blocks are captured in pieces.
@@ -401,8 +401,8 @@ impl Log {
 }
 
 impl Gradual for Log {
-    fn snapshot(&self) -> Option<&Arc<Snapshot>> {
-        self.capture.as_ref().map(|capture| capture.pieces().snapshot())
+    fn captures(&self) -> Option<&Arc<Captures>> {
+        self.capture.as_ref().map(|capture| capture.pieces().captures())
     }
 
     fn begin(&mut self, pieces: Pieces) {
@@ -437,9 +437,9 @@ impl Drop for Log {
     fn drop(&mut self) {
         if let Some(capture) = self.capture.take() {
             // The snapshot captures the rest and drops it.
-            let snapshot = capture.pieces().snapshot().clone();
+            let captures = capture.pieces().captures().clone();
             let blocks = std::mem::take(&mut self.blocks);
-            snapshot.keep_rest(Box::new(Log { blocks, capture: Some(capture), ..Log::default() }));
+            captures.keep_rest(Box::new(Log { blocks, capture: Some(capture), ..Log::default() }));
         }
     }
 }

@@ -20,12 +20,13 @@ pub use group::{BadGroup, Consumer, ConsumerId, Group, Groups, Pending};
 pub use id::{Id, IdBuf};
 pub use log::{AppendError, BlockLimits, History, Log, NewId, Trim};
 
-use super::word::{Collection, Inside, Word};
+use super::collection::{Collection, Inside};
 use crate::defrag::Mover;
 use crate::encodings::Corrupt;
 use crate::memory::size_class;
-use crate::snapshot::Gradual;
+use crate::snapshot::pieces::Gradual;
 use crate::value::Kind;
+use crate::word::Word;
 
 /// A stream.
 #[repr(transparent)]

@@ -23,8 +23,8 @@ pub use view::{At, Iter, IterRev, Needle, View};
 
 use super::Corrupt;
 use super::buffer::{Buffer, PREFIX};
-use crate::collections::Word;
 use crate::defrag::Mover;
+use crate::word::Word;
 use std::mem::ManuallyDrop;
 
 /// Maximum size of a listpack, in bytes.

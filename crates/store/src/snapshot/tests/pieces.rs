@@ -3,15 +3,18 @@
 
 use super::with_db;
 use super::*;
-use crate::collections::stream::{BlockLimits, Trim};
+use crate::collections::stream::{BlockLimits, Id, Trim};
 use crate::collections::{Hash, List, Set, SortedSet, Stream, hash, list, set, sorted_set};
 use crate::defrag::tests::Shuffling;
 use crate::defrag::{Mover, Work};
+use crate::entry::Entry;
 use crate::global_lock::Participant;
 use crate::hash::KeyHasher;
+use crate::snapshot::pieces::Piece;
 use crate::value::{IntBuf, Kind};
 use crate::{Db, Expiry, FieldClock};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 const DATABASES: usize = 3;
@@ -382,7 +385,7 @@ fn move_things(keyspace: &'static Keyspace) {
 
 fn walk_on(walk: &mut Walk, participant: Participant) {
     while walk.step(participant) {}
-    assert_eq!(walk.snapshot.in_pieces.load(Ordering::SeqCst), 0);
+    assert!(!walk.snapshot.captures().are_running());
 }
 
 #[test]
@@ -414,7 +417,7 @@ fn large_collections_are_captured_as_they_were() {
                 }
                 steps += 1;
             }
-            assert_eq!(walk.snapshot.in_pieces.load(Ordering::SeqCst), 0);
+            assert!(!walk.snapshot.captures().are_running());
             if walk.snapshot().is_cancelled() {
                 continue;
             }
@@ -491,7 +494,7 @@ fn one_that_goes_where_the_walk_has_been_is_found() {
                 let Some((value, expiry)) = db.take(db.key(b"large")) else { return };
                 db.with_database(to, |db| db.put(db.key(b"large"), value, expiry));
             });
-            assert!(from != 2 || to != 0 || !walk.snapshot.strays.lock().is_empty());
+            assert!(from != 2 || to != 0 || !walk.snapshot.captures().strays.lock().is_empty());
             assert!(walk.step(participant));
         }
         walk_on(&mut walk, participant);
