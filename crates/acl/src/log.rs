@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_again_is_counted_and_comes_first() {
+    fn repeated_denials_are_counted_and_move_to_the_front() {
         let log = AclLog::default();
         for object in ["a", "b", "a"] {
             log.record(&event(object, 1000), 10, Vec::new);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn where_and_to_whom_make_a_difference() {
+    fn entries_differ_by_context_and_client() {
         let log = AclLog::default();
         log.record(&event("a", 0), 10, Vec::new);
         log.record(&Event { context: Context::Multi, ..event("a", 0) }, 10, Vec::new);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_entries_are_kept_as_wanted() {
+    fn the_log_keeps_at_most_the_configured_entries() {
         let log = AclLog::default();
         ["a", "b", "c"].into_iter().for_each(|object| log.record(&event(object, 0), 2, Vec::new));
         assert_eq!(shown(&log), [entry("c", 1, 2), entry("b", 1, 1)]);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn causes_have_numbers_of_their_own() {
+    fn each_cause_has_its_own_counter() {
         for (number, (cause, _)) in Cause::NAMES.into_iter().enumerate() {
             assert_eq!(cause.number(), number);
         }

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_found_in_order_and_hidden_ones_are_not() {
+    fn files_are_found_in_order_without_hidden_ones() {
         let folder = tempfile::tempdir().unwrap();
         for name in ["b.conf", "a.conf", ".c.conf", "a.txt"] {
             std::fs::write(folder.path().join(name), "").unwrap();

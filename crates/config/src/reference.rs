@@ -49,7 +49,7 @@ fn load_lines(lines: &str) -> Values {
 }
 
 #[test]
-fn the_file_is_right_as_it_stands() {
+fn the_file_loads_as_shipped() {
     assert_eq!(load_lines(CONF), Values::defaults().unwrap());
     assert!(CONF.lines().all(|line| line.is_empty() || line.starts_with('#')));
 }

@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn oom_scores_are_three_within_bounds() {
+    fn oom_scores_are_three_bounded_integers() {
         assert_eq!(OomScores::parse(&args("1 -2 2000")).unwrap().to_string(), "1 -2 2000");
         assert_eq!(OomScores::parse(&args("1 2")).unwrap_err().to_string(), "wrong number of arguments");
         let text = OomScores::parse(&args("1 2 2001")).unwrap_err().to_string();
@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_sit_between_0_and_100() {
+    fn percentiles_are_between_0_and_100() {
         assert_eq!(Percentiles::parse(&args("50.125 99 0")).unwrap().to_string(), "50.125 99 0");
         assert!(Percentiles::parse(&[b""]).unwrap().list().is_empty());
         let refusal = |line| Percentiles::parse(&args(line)).unwrap_err().to_string();
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_entered_from_the_one_before() {
+    fn relative_directories_are_resolved_against_the_current_one() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("inner")).unwrap();
         std::fs::write(folder.path().join("file"), "").unwrap();

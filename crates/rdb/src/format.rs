@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_accepted_as_the_check_says() {
+    fn versions_are_accepted_by_the_version_check() {
         for (version, strict, relaxed) in [
             (0, false, false),
             (1, true, true),
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn the_byte_22_means_what_its_version_says() {
+    fn type_byte_22_depends_on_the_version() {
         assert_eq!(Type::from_byte(22, 80), Some(Type::HashExpiry));
         assert_eq!(Type::from_byte(22, 12), Some(Type::RedisHashPreRelease));
         assert_eq!(Type::from_byte(25, 12), Some(Type::RedisHashListpack));

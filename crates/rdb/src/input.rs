@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_is_what_was_given_and_its_sum() {
+    fn input_returns_the_bytes_and_their_checksum() {
         let bytes: Vec<u8> = (0..900_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 11) as u8).collect();
         let mut stream = Stream::new(Dripping(&bytes), true, None);
         let (mut taken, mut scratch) = (Vec::new(), Vec::new());
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claimed_length_reserves_little() {
+    fn a_claimed_length_reserves_little_memory() {
         let mut stream = Stream::new(&b"ten bytes!"[..], true, None);
         let mut scratch = Vec::new();
         assert!(stream.take(4 << 30, &mut scratch).is_err());
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_can_be_called_off() {
+    fn reading_can_be_cancelled() {
         let bytes = vec![1; 2 * BUFFER_LEN];
         let progress: Progress<'_> =
             Box::new(|offset| if offset > 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) });

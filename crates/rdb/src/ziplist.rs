@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ziplist_cut_or_changed_never_reads_beyond_its_end() {
+    fn a_damaged_ziplist_is_never_read_past_its_end() {
         let contents: Vec<Vec<u8>> = contents().into_iter().filter(|content| content.len() < 300).collect();
         let ziplist = samples::ziplist(contents.iter().map(Vec::as_slice));
         for length in 0..ziplist.len() {

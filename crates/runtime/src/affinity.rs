@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_name_processors_ranges_and_steps() {
+    fn cpu_lists_have_numbers_ranges_and_steps() {
         assert_eq!(read("0"), Some(vec![0]));
         assert_eq!(read("0,2-3"), Some(vec![0, 2, 3]));
         assert_eq!(read("0-7:2,1"), Some(vec![0, 1, 2, 4, 6]));

@@ -33,7 +33,7 @@ mod tests {
     use std::net::TcpListener;
 
     #[test]
-    fn a_connection_comes_from_where_it_is_to_come_from_if_it_can() {
+    fn a_connection_binds_its_source_address_if_possible() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("an address");
         let from = |source| {

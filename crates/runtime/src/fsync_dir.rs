@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_that_is_there_can_be_synced_and_another_cannot() {
+    fn an_existing_directory_can_be_synced() {
         let folder = tempfile::tempdir().expect("a folder");
         sync(folder.path()).expect("a folder");
         sync_of(&folder.path().join("file")).expect("its folder");

@@ -134,7 +134,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_value_is_known_to_within_a_64th(value in 0..=MAX) {
+        fn values_are_recorded_to_within_a_64th(value in 0..=MAX) {
             let found = buckets(&[value]);
             prop_assert_eq!(found.len(), 1);
             prop_assert!(found[0].0 >= value && found[0].0 - value <= value / 64, "{} for {value}", found[0].0);
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_after_a_reset() {
+    fn a_reset_clears_all_values() {
         let histogram = Histogram::default();
         histogram.record(77);
         assert_eq!(Distribution::of([&histogram, &Histogram::default()].into_iter()).count(), 1);

@@ -57,7 +57,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(20);
 
     #[test]
-    fn no_message_is_left_without_a_wake_up() {
+    fn every_message_causes_a_wakeup() {
         const SENDERS: u32 = 4;
         const EACH: u32 = 5_000;
         let mut poll = Poll::new().expect("poll");
@@ -79,7 +79,7 @@ mod tests {
         assert_eq!(got, SENDERS * EACH);
     }
     #[test]
-    fn a_wake_up_without_words_is_a_wake_up() {
+    fn notify_wakes_without_a_message() {
         let mut poll = Poll::new().expect("poll");
         let mailbox = Mailbox::<u32>::new(Waker::new(poll.registry(), Token(0)).expect("waker"));
         let mut events = Events::with_capacity(4);

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_library_is_for_an_engine_that_is_there_and_has_a_name() {
+    fn a_library_needs_a_known_engine_and_a_name() {
         let name = |code: &str| read_head(code.as_bytes()).map(|(name, _)| name).map_err(|flaw| flaw.to_string());
         assert_eq!(name("#!LUA name=test\ncode"), Ok("test".into()));
         assert_eq!(name("#! name=test\n"), Err("ERR Engine '' not found".into()));

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn libraries_join_all_or_none() {
+    fn libraries_are_added_all_or_none() {
         let mut libraries = Libraries::default();
         assert!(libraries.join(vec![library("one", &["a", "b"]), library("two", &["c"])], Join::Append).is_ok());
         assert_eq!(error(libraries.join(vec![library("one", &["x"])], Join::Append)), "Library one already exists");

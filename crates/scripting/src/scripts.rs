@@ -218,14 +218,14 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_those_of_sha1() {
+    fn scripts_are_named_by_their_sha1() {
         assert_eq!(Sum::of(b"").digits(), b"da39a3ee5e6b4b0d3255bfef95601890afd80709");
         assert!(Sum::read(b"DA39A3EE5E6B4B0D3255BFEF95601890AFD80709") == Some(Sum::of(b"")));
         assert!(Sum::read(b"da39").is_none());
     }
 
     #[test]
-    fn the_script_used_longest_ago_is_forgotten_first() {
+    fn the_least_recently_used_script_is_evicted_first() {
         let mut scripts = Scripts::default();
         for number in 0..KEPT_MAX {
             assert!(add(&mut scripts, number, false).is_none());
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn scripts_that_were_loaded_stay() {
+    fn scripts_from_script_load_are_not_evicted() {
         let mut scripts = Scripts::default();
         add(&mut scripts, 0, false);
         assert!(scripts.keep(&Sum::of(&text(0))) && !scripts.keep(&Sum::of(&text(1))));

@@ -9,7 +9,7 @@ fn parse_text(text: &str) -> Result<Vec<String>, String> {
 }
 
 #[test]
-fn an_acl_file_is_a_line_for_each_user() {
+fn an_acl_file_has_one_line_per_user() {
     let users = parse_text("user bob on nopass ~* +get\r\n\n  \t\nuser al (~a +set)  +get  \n").unwrap();
     assert_eq!(
         users,
@@ -19,7 +19,7 @@ fn an_acl_file_is_a_line_for_each_user() {
 }
 
 #[test]
-fn all_that_is_wrong_with_a_file_is_told_at_once() {
+fn all_errors_of_a_file_are_reported_together() {
     let end = "WARNING: ACL errors detected, no change to the previously active ACL rules was performed";
     let cases = [
         ("hello", "f:1 should start with user keyword followed by the username. "),
@@ -41,7 +41,7 @@ fn all_that_is_wrong_with_a_file_is_told_at_once() {
 }
 
 #[test]
-fn a_saved_file_reads_back() {
+fn a_saved_file_loads_again() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("users.acl");
     let table = crate::testing::catalogue();
@@ -57,7 +57,7 @@ fn a_saved_file_reads_back() {
 }
 
 #[test]
-fn a_configuration_names_each_user_once_and_shows_no_password() {
+fn a_configuration_lists_each_user_once_without_passwords() {
     let table = crate::testing::catalogue();
     let reader = Reader { table, all_channels: false };
     let words = |line: &str| line.split(' ').map(|word| word.as_bytes().to_vec()).collect::<Vec<_>>();

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_read_as_openssl_reads_it() {
+    fn a_directory_is_read_like_openssl_reads_it() {
         let folder = tempfile::tempdir().expect("a folder");
         for name in ["0123abCD.0", "fedcba98.10", "0123abcd.r0", "0123abcd.", "ca.crt", "x123abcd.0"] {
             std::fs::write(folder.path().join(name), name).expect("a file");

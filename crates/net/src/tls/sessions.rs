@@ -104,7 +104,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(300);
 
     #[test]
-    fn the_oldest_session_makes_room_for_the_newest() {
+    fn a_full_cache_drops_its_oldest_session() {
         let sessions = sessions(2, LONG);
         for id in [b"a", b"b", b"a", b"c"] {
             sessions.put(id.to_vec(), b"value".to_vec());
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_ends_with_its_lifetime() {
+    fn sessions_expire() {
         let sessions = sessions(usize::MAX, Duration::ZERO);
         sessions.put(b"a".to_vec(), b"value".to_vec());
         assert_eq!(sessions.get(b"a"), None);

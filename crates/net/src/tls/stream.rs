@@ -531,7 +531,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn short_stretches_are_put_together_and_long_ones_are_not_copied() {
+    fn short_slices_are_joined_and_long_ones_are_not_copied() {
         let bytes: Vec<u8> = (0..70_000u32).map(|n| (n % 251) as u8).collect();
         let lengths = [0, 10, 0, 4_000, GATHERED - 1, GATHERED, 20_000, 1, 2, 30_000, 3];
         let (mut rest, mut slices) = (bytes.as_slice(), Vec::new());

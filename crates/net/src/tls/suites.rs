@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn names_choose_in_their_order_and_what_is_unknown_is_passed_over() {
+    fn names_set_the_order_and_unknown_ones_are_ignored() {
         let list = "AES128-SHA256:ECDHE-RSA-AES128-GCM-SHA256:TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384:NONSENSE";
         assert_eq!(chosen(list), ["ECDHE-RSA-AES128-GCM-SHA256", "ECDHE-RSA-AES256-GCM-SHA384"]);
         for nothing in ["AES128-SHA256", "NONSENSE", "-ALL", "ALL:-ALL", "!ALL:ALL", "RSA", "+ALL"] {

@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sound_file_is_valid_and_stays_as_it_is() {
+    fn a_valid_file_is_unchanged() {
         let file = format!("#TS:5\r\n{SET}*1\r\n$5\r\nMULTI\r\n{SET}*1\r\n$4\r\nEXEC\r\n");
         for task in [Task::Check, Task::Fix, Task::TruncateTo(5)] {
             let (well, told, left) = check(task, &file, "");
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_damaged_at_the_end_can_be_cut_away() {
+    fn a_truncated_or_damaged_tail_can_be_truncated() {
         for rest in
             ["*3\r\n$3\r\nset\r\n$1", "!!!", "*1\r\n$5\r\nMULTI\r\n*1\r\n$4\r\nPING\r\n", "*1\r\n$4\r\nEXEC\r\n"]
         {
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_cut_where_it_becomes_too_late() {
+    fn a_file_is_truncated_at_a_timestamp() {
         let file = format!("#TS:5\r\n{SET}#TS:6\r\n{SET}");
         let (well, told, left) = check(Task::TruncateTo(5), &file, "");
         assert!(well && told.contains("to timestamp 5") && left == format!("#TS:5\r\n{SET}"), "{told}");
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_last_part_is_cut() {
+    fn only_the_last_file_is_truncated() {
         let folder = tempfile::tempdir().unwrap();
         let place = |name: &str| folder.path().join(name);
         std::fs::write(place("base"), format!("{SET}!")).unwrap();

@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_are_those_of_the_values() {
+    fn percentiles_match_the_values() {
         let mut histogram = Histogram::new(1000);
         assert_eq!(histogram.percentile(99.0), 0);
         (1..=100).for_each(|value| histogram.record(value));

@@ -41,7 +41,7 @@ fn lists_of_redis_4() {
 }
 
 #[test]
-fn every_encoding_of_its_time() {
+fn every_encoding_of_old_servers() {
     let Some(entries) = read("encodings.rdb") else { return };
     assert_eq!(entries.len(), 13);
     let of = |key: &str| entries.iter().find(|(name, _)| name == key).map_or(&[][..], |(_, told)| told);
@@ -51,7 +51,7 @@ fn every_encoding_of_its_time() {
 }
 
 #[test]
-fn empty_collections_that_were_written_by_mistake() {
+fn empty_collections_written_by_old_servers() {
     let Some(entries) = read("corrupt_empty_keys.rdb") else { return };
     assert_eq!(entries.len(), 9);
     assert!(entries.iter().all(|(_, told)| told == &["Empty"]), "{entries:?}");

@@ -61,7 +61,7 @@ fn sample() -> Vec<u8> {
 }
 
 #[test]
-fn a_primary_leaves_out_what_has_expired() {
+fn a_primary_skips_expired_keys() {
     let mut kept = Kept::default();
     let dump = [&sample()[..], b"what follows"].concat();
     let loaded = load_into(&dump[..], ReadOptions::default(), Some(6000), None, &mut kept);
@@ -79,7 +79,7 @@ fn a_primary_leaves_out_what_has_expired() {
 }
 
 #[test]
-fn a_replica_keeps_everything() {
+fn a_replica_keeps_expired_keys() {
     let mut kept = Kept::default();
     let (summary, _) = load_into(&sample()[..], ReadOptions::default(), None, None, &mut kept).expect("a sound dump");
     assert_eq!((summary.keys, summary.expired, summary.all_fields_expired), (4, 0, 0));
@@ -88,7 +88,7 @@ fn a_replica_keeps_everything() {
 }
 
 #[test]
-fn loading_can_be_called_off() {
+fn loading_can_be_cancelled() {
     let progress: crate::Progress<'_> = Box::new(|_| ControlFlow::Break(()));
     let (dump, mut kept) = (sample(), Kept::default());
     let loaded = load_into(&dump[..], ReadOptions::default(), None, Some(progress), &mut kept);
@@ -108,7 +108,7 @@ fn check(dump: &[u8], args: &[&str]) -> (String, bool) {
 }
 
 #[test]
-fn a_sound_dump_is_said_to_be() {
+fn a_valid_dump_is_reported_valid() {
     let (said, sound) = check(&sample(), &[]);
     assert!(sound);
     for line in ["] Selecting DB ID 3\n", "] \\o/ RDB looks OK! \\o/\n", "[info] 5 keys read\n", "[info] 1 functions\n"]
@@ -137,7 +137,7 @@ fn statistics_are_counted_by_database_and_kind() {
 }
 
 #[test]
-fn a_broken_dump_is_told_with_its_place() {
+fn a_broken_dump_is_reported_with_its_offset() {
     let dump = sample();
     let (said, sound) = check(&dump[..dump.len() - 20], &[]);
     assert!(!sound);
@@ -149,7 +149,7 @@ fn a_broken_dump_is_told_with_its_place() {
 }
 
 #[test]
-fn command_lines_that_make_no_sense_are_refused() {
+fn invalid_command_lines_are_refused() {
     for args in [&[][..], &["x", "--format"], &["x", "--format", "xml"], &["x", "--output"], &["x", "--nonsense"]] {
         assert_eq!(CheckOptions::from_args(args.iter().map(|arg| (*arg).to_owned())), None, "{args:?}");
     }

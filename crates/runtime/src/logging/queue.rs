@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_counts_what_it_loses() {
+    fn a_full_queue_counts_dropped_lines() {
         let queue = Queue::new();
         (0..LINES_MAX + 7).for_each(|_| queue.push(line()));
         let (lines, lost) = queue.take();
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn who_adds_a_line_may_wait_for_it_but_not_for_ever() {
+    fn waiting_for_a_line_has_a_timeout() {
         let queue = Queue::new();
         assert!(queue.settle(Duration::ZERO));
         queue.push(line());
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_gets_every_line_and_then_the_end() {
+    fn the_writer_gets_every_line_and_then_the_end() {
         let queue = Queue::new();
         std::thread::scope(|scope| {
             let reader = scope.spawn(|| {

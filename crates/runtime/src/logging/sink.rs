@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_added_to_and_may_be_moved_or_removed() {
+    fn a_log_file_is_appended_to_and_may_be_moved_or_removed() {
         let folder = tempfile::tempdir().unwrap();
         let (path, moved) = (folder.path().join("log"), folder.path().join("log.1"));
         std::fs::write(&path, "old\n").unwrap();

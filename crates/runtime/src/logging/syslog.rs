@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_daemon_gets_priority_time_name_process_and_message() {
+    fn syslog_gets_priority_time_name_process_and_message() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
         let daemon = UnixDatagram::bind(&path).unwrap();

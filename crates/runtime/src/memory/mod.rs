@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_contain_one_another() {
+    fn memory_figures_are_ordered() {
         // The allocator computes the figures one after another while other threads allocate and free.
         let nest = |figures: &Figures| figures.allocated <= figures.active && figures.active <= figures.resident;
         let figures =
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn controls_can_be_read_by_name() {
+    fn allocator_controls_can_be_read_by_name() {
         assert_eq!(control_number(b"arenas.page"), Some(page_size() as i64));
         assert_eq!(control_number(b"arenas.quantum"), Some(kvick_store::memory::QUANTUM as i64));
         assert_eq!(control_number(b"opt.abort"), Some(0));

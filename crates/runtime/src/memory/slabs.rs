@@ -163,7 +163,7 @@ mod tests {
     use std::alloc::GlobalAlloc;
 
     #[test]
-    fn slabs_are_emptied_that_are_used_less_than_others() {
+    fn slabs_below_average_use_are_emptied() {
         let bin = Bin { size: 64, places: 64, slabs: 100, open: 50, taken: 50 * 64 + 50 * 32 };
         assert_eq!(bin.taken_max(), 36);
         assert_eq!(Bin { taken: 50 * 64 + 50 * 50 + 20, ..bin }.taken_max(), 50, "no more than the average");
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_of_many_allocations_moves_together() {
+    fn remaining_allocations_are_compacted() {
         const COUNT: usize = 100_000;
         let layout = Layout::from_size_align(336, 8).expect("a layout");
         // SAFETY: each allocation is written within its size, and freed once at its current address.

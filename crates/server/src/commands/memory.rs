@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_as_many_figures_as_the_reference_has() {
+    fn memory_stats_has_as_many_fields_as_valkey() {
         let (before, after) = figures(&overview(sound(), 100 * MB), [0, 0]);
         assert_eq!(before.len() + after.len(), 34);
     }

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_found_whatever_the_options_hold() {
+    fn keys_are_found_regardless_of_option_values() {
         let base = ["migrate", "host", "1", "key", "0", "10"];
         assert_eq!(found(&base), Some(vec![3]));
         assert_eq!(found(&[&base[..], &["copy", "auth", "keys"]].concat()), Some(vec![3]));

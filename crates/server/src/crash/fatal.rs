@@ -208,7 +208,7 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     #[test]
-    fn numbers_are_written_without_allocation_as_they_are() {
+    fn numbers_are_formatted_without_allocation() {
         let mut file = tempfile::tempfile().unwrap();
         let out = Writer(file.as_raw_fd());
         out.number(0).text(" ").number(u64::MAX).text(" ").address(0xdead_beef).text(" ").address(usize::MAX);
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn the_programs_own_code_is_found() {
+    fn the_code_range_of_the_program_is_found() {
         find_code();
         let here = the_programs_own_code_is_found as *const () as usize;
         assert!((CODE_START.load(Ordering::Relaxed)..CODE_END.load(Ordering::Relaxed)).contains(&here));

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sound_memory_passes_every_pattern() {
+    fn good_memory_passes_every_pattern() {
         let mut memory = vec![0; 4096];
         for pattern in Pattern::ALL {
             assert_eq!(check(&mut memory, |index| pattern.word(index, 1)), 0);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn more_memory_than_there_is_is_refused() {
+    fn more_memory_than_available_is_refused() {
         assert_eq!(format!("{:?}", run(u64::MAX)), format!("{:?}", ExitCode::FAILURE));
         assert_eq!(format!("{:?}", run(0)), format!("{:?}", ExitCode::FAILURE));
     }

@@ -300,7 +300,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_acted_upon_or_withdrawn_once() {
+    fn a_request_is_executed_or_withdrawn_once() {
         let request = Request::default();
         assert!(!request.is_made() && request.take().is_none());
         request.make(libc::SIGTERM);

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arguments_and_environment_are_found_in_the_kernels_figures() {
+    fn arguments_and_environment_are_found_in_proc_stat() {
         let before: String = (4..48).map(|n| format!("{n} ")).collect();
         let stat = |rest: &str| parse_stat(&format!("1 (a ) b) S {before}{rest} 0"));
         assert_eq!(stat("1000 1010 1010 1100"), Some((1000, 100)));

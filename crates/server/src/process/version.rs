@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_version_is_told_as_tools_read_it() {
+    fn the_version_has_the_format_that_tools_expect() {
         let line = line();
         let field = |name: &str| {
             let found = line.split(' ').find_map(|field| field.strip_prefix(name)?.strip_prefix('='));

@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn every_condition_must_hold_and_none_of_the_negated() {
+    fn all_conditions_must_match_and_no_negated_one() {
         let client = client(5, "127.0.0.1:4000");
         client.set_flags(ClientFlags::NO_TOUCH | ClientFlags::CAPA_REDIRECT, true);
         let holding: [&[&str]; 13] = [
@@ -316,14 +316,14 @@ mod tests {
     }
 
     #[test]
-    fn the_client_that_asks_is_skipped_on_wish() {
+    fn skipme_excludes_the_calling_client() {
         let me = client(1, "[::1]:4000");
         assert_eq!(matches(&[], &me), Ok(false));
         assert_eq!(matches(&["skipme", "no", "ip", "::1", "flags", "N"], &me), Ok(true));
     }
 
     #[test]
-    fn wrong_options_are_refused_in_the_references_words() {
+    fn invalid_options_are_refused_with_valkeys_texts() {
         let client = client(5, "path:0");
         let cases: [(&[&str], &str); 15] = [
             (&["id", "0"], "ERR client-id should be greater than 0"),

@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_overlap_is_told_with_what_is_there_first() {
+    fn an_overlap_error_names_the_existing_prefix_first() {
         let text = |own: &[&str], prefixes: &[&str]| {
             let own = OwnTracking { prefixes: own.iter().map(|prefix| prefix.as_bytes().into()).collect() };
             let prefixes: Vec<_> = prefixes.iter().map(|prefix| prefix.as_bytes()).collect();

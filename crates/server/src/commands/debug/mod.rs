@@ -305,7 +305,7 @@ mod tests {
     use kvick_resp::OwnedArgs;
 
     #[test]
-    fn a_subcommand_is_found_by_name_and_number_of_arguments() {
+    fn a_subcommand_is_found_by_name_and_arity() {
         let found = |args: &[&str]| {
             let owned = OwnedArgs::new(args.iter().map(|arg| arg.as_bytes()));
             find(owned.args()).map(|subcommand| (subcommand.name, needs_global_lock(owned.args())))

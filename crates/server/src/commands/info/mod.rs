@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn sections_are_shown_when_they_are_asked_for() {
+    fn sections_are_shown_on_request() {
         assert_eq!(asked_for(&["CPU", "nosuch"]), ["cpu"]);
         assert_eq!(asked_for(&["modules"]), ["module_list"]);
         assert_eq!(asked_for(&[]), asked_for(&["default"]));

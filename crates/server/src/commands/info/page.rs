@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sections_are_a_blank_line_apart() {
+    fn sections_are_separated_by_a_blank_line() {
         let mut page = Page::default();
         page.section("One");
         page.field("a", 1);
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn people_read_bytes_in_units() {
+    fn human_readable_sizes_have_units() {
         let known = [(0, "0B"), (1023, "1023B"), (1024, "1.00K"), (1_572_864, "1.50M"), (25_276_514_304, "23.54G")];
         known.into_iter().for_each(|(bytes, text)| assert_eq!(human(bytes), text));
         assert_eq!(human(1 << 60), "1152921504606846976B");
