@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn the_code_range_of_the_program_is_found() {
         find_code();
-        let here = the_programs_own_code_is_found as *const () as usize;
+        let here = the_code_range_of_the_program_is_found as *const () as usize;
         assert!((CODE_START.load(Ordering::Relaxed)..CODE_END.load(Ordering::Relaxed)).contains(&here));
         assert_eq!(parse_range("55d0-55ff r-xp 00000000 08:01 1 /bin/x"), Some((0x55d0, 0x55ff)));
         assert_eq!(parse_range("nonsense"), None);
