@@ -9,9 +9,9 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Number of latest entries that are searched for a repetition.
-const LOOKED_AT: usize = 10;
+const DEDUP_ENTRIES_MAX: usize = 10;
 /// Refusals further apart than this get separate entries.
-const APART_MS_MAX: u64 = 60_000;
+const DEDUP_MS_MAX: u64 = 60_000;
 
 /// The kind of refusal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -116,10 +116,10 @@ pub struct Entry {
 }
 
 impl Entry {
-    fn is_of(&self, event: &Event<'_>) -> bool {
+    fn is_duplicate(&self, event: &Event<'_>) -> bool {
         self.cause == event.cause
             && self.context == event.context
-            && event.now_ms.abs_diff(self.updated_ms) <= APART_MS_MAX
+            && event.now_ms.abs_diff(self.updated_ms) <= DEDUP_MS_MAX
             && *self.object == *event.object
             && *self.user == *event.user
     }
@@ -146,7 +146,7 @@ impl AclLog {
         let mut entries = self.entries.lock();
         let Entries { latest_first, next_id } = &mut *entries;
         if len_max > 0 {
-            let known = latest_first.iter().take(LOOKED_AT).position(|entry| entry.is_of(event));
+            let known = latest_first.iter().take(DEDUP_ENTRIES_MAX).position(|entry| entry.is_duplicate(event));
             let entry = match known.and_then(|at| latest_first.remove(at)) {
                 Some(entry) => Entry { count: entry.count + 1, client: client(), updated_ms: event.now_ms, ..entry },
                 None => {

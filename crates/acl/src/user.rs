@@ -205,7 +205,7 @@ impl CommandSet {
     }
 
     /// Whether the set started as all commands.
-    pub fn began_with_all(&self) -> bool {
+    pub fn allows_by_default(&self) -> bool {
         self.others
     }
 
@@ -245,7 +245,7 @@ mod tests {
         for (mut set, others) in [(CommandSet::none(), false), (CommandSet::all(), true)] {
             set.set(70, !others);
             assert_eq!([0, 69, 70, 71, 4000].map(|id| set.contains(id)), [others, others, !others, others, others]);
-            assert_eq!(set.began_with_all(), others);
+            assert_eq!(set.allows_by_default(), others);
             assert!(!set.is_complete());
             set.set(70, others);
             assert_eq!(set.is_complete(), others);

@@ -141,25 +141,25 @@ pub fn load(
     stdin: &mut dyn Read,
     accept: &mut dyn FnMut(Entry) -> Result<(), Refusal>,
 ) -> Result<Loaded, LoadError> {
-    let whole = |error: io::Error| LoadError::Whole(error.into());
-    let values = Values::defaults().map_err(whole)?;
-    let file = sources.file.as_deref().map(std::path::absolute).transpose().map_err(whole)?;
+    let unplaced = |error: io::Error| LoadError::Whole(error.into());
+    let values = Values::defaults().map_err(unplaced)?;
+    let file = sources.file.as_deref().map(std::path::absolute).transpose().map_err(unplaced)?;
     let mut reader = Reader { values, save_seen: false, depth: 0, accept };
     if let Some(file) = &file {
         reader.read_files(file)?;
     }
     if sources.stdin {
         let mut lines = Vec::new();
-        stdin.read_to_end(&mut lines).map_err(whole)?;
+        stdin.read_to_end(&mut lines).map_err(unplaced)?;
         reader.read_lines(&lines, &Origin::Stdin)?;
     }
     reader.read_lines(&sources.options, &Origin::CommandLine)?;
-    check_whole(&reader.values).map_err(LoadError::Whole)?;
+    check_consistency(&reader.values).map_err(LoadError::Whole)?;
     Ok(Loaded { values: reader.values, file })
 }
 
 /// Checks conditions that involve several settings.
-fn check_whole(values: &Values) -> Result<(), Refusal> {
+fn check_consistency(values: &Values) -> Result<(), Refusal> {
     let logfile = values.read(logging::LOGFILE);
     if !logfile.is_empty() {
         let path = values.read(process::DIR).resolve(&logfile);
@@ -242,8 +242,8 @@ impl Reader<'_> {
         let split;
         let args = match args {
             // `"arg1 arg2"` in quotes is equivalent to `arg1 arg2`; an empty argument remains a single one.
-            [whole] if several && !whole.is_empty() => {
-                split = split_args(whole).ok_or(Refusal::new("Unbalanced quotes in configuration line"))?;
+            [unplaced] if several && !unplaced.is_empty() => {
+                split = split_args(unplaced).ok_or(Refusal::new("Unbalanced quotes in configuration line"))?;
                 &split
             }
             args => args,
@@ -317,17 +317,17 @@ mod tests {
     use super::*;
 
     struct Case {
-        folder: tempfile::TempDir,
+        dir: tempfile::TempDir,
         entries: Vec<Entry>,
     }
 
     impl Case {
         fn new() -> Self {
-            Self { folder: tempfile::tempdir().unwrap(), entries: Vec::new() }
+            Self { dir: tempfile::tempdir().unwrap(), entries: Vec::new() }
         }
 
         fn path(&self, name: &str) -> PathBuf {
-            self.folder.path().canonicalize().unwrap().join(name)
+            self.dir.path().canonicalize().unwrap().join(name)
         }
 
         fn write(&self, name: &str, lines: &str) -> PathBuf {
@@ -480,8 +480,8 @@ mod tests {
         let mut case = Case::new();
         case.write("a.inc", "port 2\ntimeout 2");
         case.write("b.inc", "timeout 3");
-        let folder = case.path("").display().to_string();
-        let values = case.load(&format!("timeout 1\ndir {folder}\ninclude *.inc\nport 9\ninclude none*")).unwrap();
+        let dir = case.path("").display().to_string();
+        let values = case.load(&format!("timeout 1\ndir {dir}\ninclude *.inc\nport 9\ninclude none*")).unwrap();
         assert_eq!((values.read(network::PORT), values.read(network::TIMEOUT)), (9, 3));
     }
 
@@ -523,8 +523,8 @@ mod tests {
     #[test]
     fn the_log_file_is_created_in_dir() {
         let mut case = Case::new();
-        let folder = case.path("").display().to_string();
-        case.load(&format!("dir {folder}\nlogfile the.log")).unwrap();
+        let dir = case.path("").display().to_string();
+        case.load(&format!("dir {dir}\nlogfile the.log")).unwrap();
         assert!(case.path("the.log").exists());
     }
 

@@ -115,7 +115,7 @@ impl Draft {
             }
             return;
         }
-        if is_left_out(id, values, defaults) {
+        if is_omitted(id, values, defaults) {
             return;
         }
         if let Some(args) = value.rewrite(kind) {
@@ -167,7 +167,7 @@ fn is_always_written(kind: &Kind) -> bool {
 }
 
 /// Whether a setting must not be written: its default cannot be expressed, or the cluster stores it.
-fn is_left_out(id: Id, values: &Values, defaults: &Values) -> bool {
+fn is_omitted(id: Id, values: &Values, defaults: &Values) -> bool {
     let at_default = values.value(id) == defaults.value(id);
     (id == network::BIND.id() || id == network::RDMA_BIND.id()) && at_default
         || id == replication::REPLICAOF.id() && values.read(cluster::CLUSTER_ENABLED)
@@ -279,10 +279,10 @@ mod tests {
 
     /// Writes all values to a new file and reads them back.
     fn round_trip(values: &Values, add: Add) -> Values {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("kvick.conf");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kvick.conf");
         rewrite(&path, values, Extras::default(), add).unwrap();
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing else is left in the folder");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing else is left in the folder");
         let sources = Sources { file: Some(path), ..Sources::default() };
         load(&sources, &mut io::empty(), &mut |_| Ok(())).unwrap().values
     }
@@ -314,11 +314,11 @@ mod tests {
 
     #[test]
     fn a_file_that_cannot_be_replaced_is_unchanged() {
-        let folder = tempfile::tempdir().unwrap();
-        let inner = folder.path().join("inner");
+        let dir = tempfile::tempdir().unwrap();
+        let inner = dir.path().join("inner");
         fs::create_dir(&inner).unwrap();
         assert!(rewrite(&inner, &values(&[]), Extras::default(), Add::Changed).is_err());
         assert!(replace(&inner, b"x").is_err());
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 }

@@ -506,10 +506,10 @@ mod tests {
 
     #[test]
     fn relative_directories_are_resolved_against_the_current_one() {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::create_dir(folder.path().join("inner")).unwrap();
-        std::fs::write(folder.path().join("file"), "").unwrap();
-        let outer = Directory::current().unwrap().enter(folder.path().as_os_str().as_bytes()).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("inner")).unwrap();
+        std::fs::write(dir.path().join("file"), "").unwrap();
+        let outer = Directory::current().unwrap().enter(dir.path().as_os_str().as_bytes()).unwrap();
         let inner = outer.enter(b"./inner").unwrap();
         assert_eq!(inner.enter(b"..").unwrap(), outer);
         let refusal = |name: &[u8]| outer.enter(name).unwrap_err().to_string();

@@ -118,7 +118,7 @@ fn digit(byte: u8) -> Option<u8> {
 /// No blanks, no hexadecimal, no NaN, and no numbers that are too large or too small for a double.
 pub fn parse_double(text: &[u8]) -> Option<f64> {
     let number: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
-    let sane = match number {
+    let is_in_range = match number {
         n if n.is_nan() => false,
         n if n.is_infinite() => text.iter().any(|byte| byte.eq_ignore_ascii_case(&b'i')),
         0.0 => {
@@ -127,7 +127,7 @@ pub fn parse_double(text: &[u8]) -> Option<f64> {
         }
         _ => true,
     };
-    sane.then_some(number)
+    is_in_range.then_some(number)
 }
 
 #[cfg(test)]

@@ -105,8 +105,8 @@ impl Distribution {
         let mut before = 0;
         for exponent in 10..u64::BITS - 1 {
             let limit = (1u64 << exponent) + (1 << (exponent - 7)) - 1;
-            let below = self.cumulative.partition_point(|(ns, _)| *ns <= limit);
-            let count = below.checked_sub(1).map_or(0, |last| self.cumulative[last].1);
+            let index = self.cumulative.partition_point(|(ns, _)| *ns <= limit);
+            let count = index.checked_sub(1).map_or(0, |last| self.cumulative[last].1);
             if count > before {
                 found.push((limit / 1000, count));
             }

@@ -59,24 +59,24 @@ mod tests {
     #[test]
     fn every_message_causes_a_wakeup() {
         const SENDERS: u32 = 4;
-        const EACH: u32 = 5_000;
+        const MESSAGES_EACH: u32 = 5_000;
         let mut poll = Poll::new().expect("poll");
         let waker = Waker::new(poll.registry(), Token(0)).expect("waker");
         let mailbox = Arc::new(Mailbox::new(waker));
         let senders: Vec<_> = (0..SENDERS)
             .map(|_| {
                 let mailbox = mailbox.clone();
-                std::thread::spawn(move || (0..EACH).for_each(|n| mailbox.send(n)))
+                std::thread::spawn(move || (0..MESSAGES_EACH).for_each(|n| mailbox.send(n)))
             })
             .collect();
         let (mut got, mut events) = (0, Events::with_capacity(4));
-        while got < SENDERS * EACH {
+        while got < SENDERS * MESSAGES_EACH {
             poll.poll(&mut events, Some(PATIENCE)).expect("poll");
             assert!(!events.is_empty(), "no wake-up after {got} messages");
             got += mailbox.drain().count() as u32;
         }
         senders.into_iter().for_each(|sender| sender.join().expect("no panic"));
-        assert_eq!(got, SENDERS * EACH);
+        assert_eq!(got, SENDERS * MESSAGES_EACH);
     }
     #[test]
     fn notify_wakes_without_a_message() {

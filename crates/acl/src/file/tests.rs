@@ -42,8 +42,8 @@ fn all_errors_of_a_file_are_reported_together() {
 
 #[test]
 fn a_saved_file_loads_again() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("users.acl");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("users.acl");
     let table = crate::testing::catalogue();
     let reader = Reader { table, all_channels: false };
     let lines = "user default on nopass ~* &* +@all\nuser eve on #2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe\
@@ -52,7 +52,7 @@ fn a_saved_file_loads_again() {
     save(&path, &users.into_values().collect::<Vec<_>>()).unwrap();
     assert_eq!(std::fs::read_to_string(&path).unwrap(), lines);
     assert_eq!(load(&path, reader).unwrap().len(), 2);
-    let missing = load(&folder.path().join("none"), reader).unwrap_err();
+    let missing = load(&dir.path().join("none"), reader).unwrap_err();
     assert!(missing.ends_with("No such file or directory"), "{missing}");
 }
 

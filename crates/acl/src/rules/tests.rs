@@ -210,13 +210,13 @@ proptest! {
             }
         }
         let line = printed(&user);
-        let mut again = User::new(default_user_name(), all_channels);
+        let mut recreated = User::new(default_user_name(), all_channels);
         for rule in join_selectors(line.split(' ').map(str::as_bytes)).expect("parentheses are closed") {
-            reader.apply(&mut again, &rule).expect("what is written down is right");
+            reader.apply(&mut recreated, &rule).expect("what is written down is right");
         }
-        prop_assert_eq!(&printed(&again), &line);
-        prop_assert_eq!(again.selectors.len(), user.selectors.len());
-        for (one, other) in user.all_selectors().zip(again.all_selectors()) {
+        prop_assert_eq!(&printed(&recreated), &line);
+        prop_assert_eq!(recreated.selectors.len(), user.selectors.len());
+        for (one, other) in user.all_selectors().zip(recreated.all_selectors()) {
             for id in 0..table().all().len() as u32 + 100 {
                 prop_assert_eq!(one.allows_command(id), other.allows_command(id), "command {}", id);
             }

@@ -22,7 +22,7 @@ use kvick_resp::{Args, Reply};
 use kvick_runtime::logging;
 use kvick_script::{Console, Debugger, Failure, Heard};
 use kvick_scripting::Scripting;
-use kvick_scripting::debugging::{self, Copied, Mode};
+use kvick_scripting::debugging::{self, Forked, Mode};
 use kvick_store::{EventClass, Locked, Reach};
 use std::io;
 use std::sync::Arc;
@@ -92,7 +92,7 @@ fn wait(socket: &Socket, for_what: libc::c_short, at_most: Duration) -> bool {
 fn say(connection: &mut Connection, bytes: &[u8]) -> io::Result<()> {
     let Connection { socket, output, .. } = connection;
     let mut rest = bytes;
-    while !output.is_empty() || !rest.is_empty() || socket.held_output() > 0 {
+    while !output.is_empty() || !rest.is_empty() || socket.pending_output() > 0 {
         let written = match output.is_empty() {
             false => output.flush(socket, usize::MAX).map(|written| (written, 0)),
             true if rest.is_empty() => socket.flush().map(|()| (0, 0)),
@@ -105,7 +105,7 @@ fn say(connection: &mut Connection, bytes: &[u8]) -> io::Result<()> {
         };
         rest = &rest[of_rest..];
         if moved == 0
-            && (!output.is_empty() || !rest.is_empty() || socket.held_output() > 0)
+            && (!output.is_empty() || !rest.is_empty() || socket.pending_output() > 0)
             && !wait(socket, libc::POLLOUT, UNREAD_AT_MOST)
         {
             return Err(io::ErrorKind::TimedOut.into());
@@ -148,15 +148,15 @@ impl Engine {
                     Error::new(format!("ERR Fork() failed: can't run EVAL in debugging mode: {error}"))
                 })?;
                 match copied {
-                    Copied::Server => {
+                    Forked::Server => {
                         client.fate = Fate::Close;
                         let connection = yielder.connection();
                         if let Some(Socket::Tls(stream)) = connection.map(|connection| &mut connection.socket) {
-                            stream.let_go();
+                            stream.abandon();
                         }
                         Ok(())
                     }
-                    Copied::Session => self.debug_in_copy(client, mute, (script_call, args), (locked, yielder)),
+                    Forked::Session => self.debug_in_copy(client, mute, (script_call, args), (locked, yielder)),
                 }
             }
         }
@@ -182,7 +182,7 @@ impl Engine {
         (locked, yielder): (&mut Locked, &mut dyn Yield),
     ) -> ! {
         let Some(connection) = yielder.connection() else { debugging::leave() };
-        debugging::settle_in(connection.socket.fd());
+        debugging::prepare_child(connection.socket.fd());
         self.runtime_config = mute;
         self.is_copy = true;
         self.effects.begin_group();
@@ -194,7 +194,7 @@ impl Engine {
         }
         Seat(&mut *yielder).send(&reply);
         if let Some(Connection { socket: Socket::Tls(stream), .. }) = yielder.connection() {
-            stream.say_goodbye();
+            stream.send_close_notify();
         }
         debugging::leave()
     }

@@ -198,7 +198,7 @@ impl Worker {
         let read = match connection.unparsed {
             true => Read::More(0),
             false => {
-                let read = connection.socket.read_behind(&mut held, room);
+                let read = connection.socket.read_append(&mut held, room);
                 outcome(&connection.socket, read, room)
             }
         };

@@ -195,12 +195,12 @@ impl Engine {
         interpreters: &mut Interpreters,
     ) -> Result<(Code, Request<'a>), Error> {
         let scripting = &self.server.scripting;
-        scripting.heed_settings(self.server, self.runtime_config.insecure_scripts, interpreters);
+        scripting.apply_settings(self.server, self.runtime_config.insecure_scripts, interpreters);
         match script_call.source {
             Source::Script => {
                 let request = Request::new(args, Error::NOT_INTEGER)?;
                 let sum = self.recent_sum.of(&args[1]);
-                let known = scripting.scripts.lock().to_run(&sum);
+                let known = scripting.scripts.lock().get_to_run(&sum);
                 let script = match known {
                     Some(script) => script,
                     None => {
@@ -213,7 +213,7 @@ impl Engine {
             Source::Sum => {
                 let sum = Sum::read(&args[1]).ok_or(UNKNOWN)?;
                 let request = Request::new(args, Error::NOT_INTEGER)?;
-                let script = scripting.scripts.lock().to_run(&sum).ok_or(UNKNOWN)?;
+                let script = scripting.scripts.lock().get_to_run(&sum).ok_or(UNKNOWN)?;
                 Ok((Code::Script(script), request))
             }
             Source::Function => {
@@ -294,7 +294,7 @@ impl Engine {
             read_only: script_call.read_only || flags.is_some_and(|flags| flags.no_writes),
             wrote: false,
             calls: 0,
-            is_shown: false,
+            is_visible: false,
             is_busy: false,
         };
         let mut reply = Reply::new(out, version);
@@ -317,7 +317,8 @@ impl Engine {
                 (vm.map_err(|error| Failure::new(error.0.into_owned())).and_then(run), VmKind::Functions)
             }
         };
-        let (is_shown, is_busy, mut scratch) = (caller.is_shown, caller.is_busy, std::mem::take(&mut caller.scratch));
+        let (is_visible, is_busy, mut scratch) =
+            (caller.is_visible, caller.is_busy, std::mem::take(&mut caller.scratch));
         scratch.input.shrink_to(Scratch::KEPT);
         scratch.spans.shrink_to(Scratch::KEPT / size_of::<Span>());
         self.scratch = scratch;
@@ -330,7 +331,7 @@ impl Engine {
         client.select(db);
         client.version = version;
         server.scripting.note_memory(kind, interpreters);
-        if is_shown {
+        if is_visible {
             running.end();
             self.ended_long_script = true;
         }
@@ -368,7 +369,7 @@ struct Caller<'r> {
     /// Number of commands called.
     calls: u32,
     /// Whether other threads see it as running.
-    is_shown: bool,
+    is_visible: bool,
     /// Whether it has exceeded `busy-reply-threshold`.
     is_busy: bool,
 }
@@ -493,10 +494,10 @@ impl Caller<'_> {
 
     /// Makes the script visible to other threads once it has been running for a while.
     fn show(&mut self) {
-        if self.is_shown || self.elapsed() < SHOWN_AFTER {
+        if self.is_visible || self.elapsed() < SHOWN_AFTER {
             return;
         }
-        self.is_shown = true;
+        self.is_visible = true;
         let (kind, name) = (self.code.kind(), self.code.name());
         let command = OwnedArgs::from(self.request);
         let began = Instant::now() - self.elapsed();

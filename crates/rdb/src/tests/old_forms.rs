@@ -140,9 +140,9 @@ fn expiry_usage_and_hints_are_read() {
     .concat();
     let dump = file(9, &body);
     let mut reader = crate::Reader::new(&dump[..], ReadOptions::default()).expect("a sound file");
-    let mut told = Vec::new();
+    let mut lines = Vec::new();
     while let Some(event) = reader.next_event().expect("a sound file") {
-        told.push(match event {
+        lines.push(match event {
             crate::Event::Entry(record) => format!("{:?} {:?}", record.expiry_ms, record.usage),
             event => format!("{event:?}"),
         });
@@ -156,5 +156,5 @@ fn expiry_usage_and_hints_are_read() {
         "Some(2) IdleSeconds(10)",
         "End(Absent)",
     ];
-    assert_eq!(told, expected);
+    assert_eq!(lines, expected);
 }

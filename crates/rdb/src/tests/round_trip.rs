@@ -82,7 +82,7 @@ fn values() -> impl Strategy<Value = Value> {
 }
 
 /// Options under which values keep the encodings that the strategies chose.
-fn generous() -> ValueOptions {
+fn large_limits() -> ValueOptions {
     ValueOptions { hash_max_listpack_entries: 80, set_max_intset_entries: 50, ..ValueOptions::default() }
 }
 
@@ -191,7 +191,7 @@ proptest! {
 
     #[test]
     fn payloads_keep_the_encoding(value in values()) {
-        let restored = restore(&payload(&value), VersionCheck::Strict, true, &generous());
+        let restored = restore(&payload(&value), VersionCheck::Strict, true, &large_limits());
         let restored = restored.map_err(|error| TestCaseError::fail(format!("{error:?}")))?;
         prop_assert_eq!(describe(&restored), describe(&value));
     }
@@ -212,8 +212,8 @@ proptest! {
         for (place, byte) in changes {
             changed[place.index(body)] = byte;
         }
-        if let Ok(value) = restore(&changed, VersionCheck::Strict, false, &generous()) {
-            prop_assert!(restore(&payload(&value), VersionCheck::Strict, true, &generous()).is_ok());
+        if let Ok(value) = restore(&changed, VersionCheck::Strict, false, &large_limits()) {
+            prop_assert!(restore(&payload(&value), VersionCheck::Strict, true, &large_limits()).is_ok());
         }
     }
 
@@ -243,7 +243,7 @@ proptest! {
         let (file, _) = writer.finish()?;
         prop_assert_eq!(file.len() as u64, written + 9);
 
-        let read = ReadOptions { values: generous(), ..ReadOptions::default() };
+        let read = ReadOptions { values: large_limits(), ..ReadOptions::default() };
         let mut reader = Reader::new(&file[..], read).map_err(|error| TestCaseError::fail(error.to_string()))?;
         let mut left = entries.iter();
         while let Some(event) = reader.next_event().map_err(|error| TestCaseError::fail(error.to_string()))? {

@@ -264,7 +264,7 @@ fn reset(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     client.end_monitor(cx.server);
     client.select(0);
     client.set_version(Version::Resp2);
-    client.assume(Identity::newcomer(cx.server, &cx.server.acl));
+    client.assume(Identity::for_new_connection(cx.server, &cx.server.acl));
     client.is_reset = true;
     names::set_name(client, b"");
     let chosen = ClientFlags::NO_TOUCH | ClientFlags::NO_EVICT | ClientFlags::IMPORT_SOURCE | ClientFlags::READONLY;

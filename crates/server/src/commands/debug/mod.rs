@@ -148,7 +148,7 @@ fn clog_tls(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         b"1" => true,
         _ => return Err(Error::text("ERR Value must be 0 or 1")),
     };
-    tls::stream::clog(on);
+    tls::stream::fail_writes(on);
     if !on {
         cx.server.send_all(|| Message::Unclog);
     }

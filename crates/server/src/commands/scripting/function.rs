@@ -10,7 +10,7 @@ use kvick_rdb::{VERSION, VersionCheck, WriteOptions, dump_functions, restore_fun
 use kvick_resp::Args;
 use kvick_resp::glob;
 use kvick_scripting::functions::{Function, LOAD_TIME_MAX, Library};
-use kvick_scripting::libraries::Join;
+use kvick_scripting::libraries::RestorePolicy;
 use kvick_scripting::running::Kind;
 
 /// The family.
@@ -188,7 +188,7 @@ fn flush(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         Some(b"sync") => false,
         Some(_) => return Err(Error::text("ERR FUNCTION FLUSH only supports SYNC|ASYNC option")),
     };
-    cx.server.scripting.forget_libraries(lazy)?;
+    cx.server.scripting.flush_libraries(lazy)?;
     cx.effects.changed(1);
     cx.reply.ok();
     Ok(())
@@ -211,9 +211,9 @@ fn restore(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         return Err(wrong_subcommand("FUNCTION", &args[1]));
     }
     let join = match args.get(3).map(<[u8]>::to_ascii_lowercase).as_deref() {
-        None | Some(b"append") => Join::Append,
-        Some(b"replace") => Join::Replace,
-        Some(b"flush") => Join::Flush,
+        None | Some(b"append") => RestorePolicy::Append,
+        Some(b"replace") => RestorePolicy::Replace,
+        Some(b"flush") => RestorePolicy::Flush,
         Some(_) => {
             return Err(Error::text(
                 "ERR Wrong restore policy given, value should be either FLUSH, APPEND or REPLACE.",
@@ -222,7 +222,7 @@ fn restore(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     };
     let check = if cx.settings.rdb_version_relaxed { VersionCheck::Relaxed } else { VersionCheck::Strict };
     let sources = restore_functions(&args[2], check, true).map_err(|error| Error::new(format!("ERR {error}")))?;
-    cx.server.scripting.join_libraries(cx.server, &sources, join)?;
+    cx.server.scripting.restore_libraries(cx.server, &sources, join)?;
     cx.effects.changed(1);
     cx.reply.ok();
     Ok(())

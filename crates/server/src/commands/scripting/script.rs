@@ -167,7 +167,7 @@ fn flush(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         Some(b"sync") if args.len() == 3 => false,
         _ => return Err(Error::text("ERR SCRIPT FLUSH only support SYNC|ASYNC option")),
     };
-    cx.server.scripting.forget_scripts(lazy)?;
+    cx.server.scripting.flush_scripts(lazy)?;
     cx.reply.ok();
     Ok(())
 }
