@@ -3,9 +3,9 @@
 //! A thread that logs formats the line ([`format`]) and puts it into a bounded [`queue`]; the log thread writes the
 //! queued lines to the [`sink`]. So no worker blocks on a disk, a terminal or syslog. If the queue is full, lines are
 //! dropped, and the log reports how many. Before a worker replies, it waits a bounded time for its lines to be written
-//! ([`wait_until_written`]), so that the client finds the lines once it has the reply; if the log thread falls behind, only one
-//! such wait times out, not one per line. Before [`start`] and after [`stop`], each thread writes its lines itself, so
-//! that no line is lost around startup, fork and exit.
+//! ([`wait_until_written`]), so that the client finds the lines once it has the reply; if the log thread falls behind,
+//! only one such wait times out, not one per line. Before [`start`] and after [`stop`], each thread writes its lines
+//! itself, so that no line is lost around startup, fork and exit.
 
 mod format;
 mod queue;

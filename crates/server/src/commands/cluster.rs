@@ -9,7 +9,7 @@ use kvick_store::slot::slot;
 /// The family.
 pub static COMMANDS: &[Command<SessionHandler>] = &[CLUSTER, CLUSTERSCAN, ASKING];
 
-const SHOWN: &[Flags] = &[Flags::LOADING, Flags::STALE];
+const READ_ONLY: &[Flags] = &[Flags::LOADING, Flags::STALE];
 const STALE: &[Flags] = &[Flags::STALE];
 const ADMIN: &[Flags] = &[Flags::ADMIN, Flags::STALE];
 const RESETS: &[Flags] = &[Flags::ADMIN, Flags::STALE, Flags::NOSCRIPT];
@@ -175,11 +175,11 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
             disabled,
         ),
         Command::new(
-            about("help", 2, SHOWN).doc(Group::Cluster, "5.0.0", "O(1)", "Tells what the subcommands are for."),
+            about("help", 2, READ_ONLY).doc(Group::Cluster, "5.0.0", "O(1)", "Tells what the subcommands are for."),
             disabled,
         ),
         Command::new(
-            about("info", 2, SHOWN)
+            about("info", 2, READ_ONLY)
                 .doc(Group::Cluster, "3.0.0", "O(1)", "Tells of the cluster as this node sees it.")
                 .tips(VARYING),
             disabled,
@@ -227,15 +227,18 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
                 .multiple()]),
             disabled,
         ),
-        Command::new(about("myid", 2, SHOWN).doc(Group::Cluster, "3.0.0", "O(1)", "Tells this node's name."), disabled),
         Command::new(
-            about("myshardid", 2, SHOWN)
+            about("myid", 2, READ_ONLY).doc(Group::Cluster, "3.0.0", "O(1)", "Tells this node's name."),
+            disabled,
+        ),
+        Command::new(
+            about("myshardid", 2, READ_ONLY)
                 .doc(Group::Cluster, "7.2.0", "O(1)", "Tells the name of this node's shard.")
                 .tips(VARYING),
             disabled,
         ),
         Command::new(
-            about("nodes", 2, SHOWN)
+            about("nodes", 2, READ_ONLY)
                 .doc(Group::Cluster, "3.0.0", "O(N), N being the nodes", "Lists the nodes that this node knows.")
                 .tips(VARYING),
             disabled,
@@ -294,7 +297,7 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
             disabled,
         ),
         Command::new(
-            about("shards", 2, SHOWN)
+            about("shards", 2, READ_ONLY)
                 .doc(Group::Cluster, "7.0.0", "O(N), N being the nodes", "Lists the shards with their nodes and slots.")
                 .tips(VARYING)
                 .history(&[("9.1.0", "`id` of shards, and `availability-zone` of nodes.")]),
@@ -309,7 +312,7 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
             disabled,
         ),
         Command::new(
-            about("slot-stats", -4, SHOWN)
+            about("slot-stats", -4, READ_ONLY)
                 .doc(
                     Group::Cluster,
                     "8.0.0",
@@ -321,7 +324,7 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
             disabled,
         ),
         Command::new(
-            about("slots", 2, SHOWN)
+            about("slots", 2, READ_ONLY)
                 .doc(Group::Cluster, "3.0.0", "O(N), N being the nodes", "Lists ranges of slots with their nodes.")
                 .tips(VARYING)
                 .history(&[

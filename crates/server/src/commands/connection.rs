@@ -42,15 +42,15 @@ pub const HELLO: Command<SessionHandler> = Command::new(
 );
 
 /// The options of HELLO.
-struct Greeting<'a> {
+struct HelloOptions<'a> {
     version: Option<Version>,
     credentials: Option<(&'a [u8], &'a [u8])>,
     name: Option<&'a [u8]>,
 }
 
 fn hello(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
-    let greeting = read_greeting(cx.client, args)?;
-    if let Some((user, password)) = greeting.credentials {
+    let options = parse_hello(cx.client, args)?;
+    if let Some((user, password)) = options.credentials {
         authenticate(cx, &args[0], user, password)?;
     }
     if !cx.client.identity.authenticated {
@@ -60,10 +60,10 @@ fn hello(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
              same time",
         ));
     }
-    if let Some(name) = greeting.name {
+    if let Some(name) = options.name {
         names::set_name(cx.client, name);
     }
-    if let Some(version) = greeting.version {
+    if let Some(version) = options.version {
         cx.client.set_version(version);
         cx.reply.set_version(version);
     }
@@ -71,10 +71,10 @@ fn hello(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-fn read_greeting<'a>(client: &mut Client, args: Args<'a>) -> Result<Greeting<'a>, Error> {
-    let mut greeting = Greeting { version: None, credentials: None, name: None };
-    let Some(number) = args.get(1) else { return Ok(greeting) };
-    greeting.version = Some(match parse_i64(number) {
+fn parse_hello<'a>(client: &mut Client, args: Args<'a>) -> Result<HelloOptions<'a>, Error> {
+    let mut options = HelloOptions { version: None, credentials: None, name: None };
+    let Some(number) = args.get(1) else { return Ok(options) };
+    options.version = Some(match parse_i64(number) {
         Some(2) => Version::Resp2,
         Some(3) => Version::Resp3,
         Some(_) => return Err(Error::text("NOPROTO unsupported protocol version")),
@@ -86,17 +86,17 @@ fn read_greeting<'a>(client: &mut Client, args: Args<'a>) -> Result<Greeting<'a>
             (option.eq_ignore_ascii_case(b"AUTH"), args.get(at + 1), args.get(at + 2))
         {
             [at + 1, at + 2].into_iter().for_each(|secret| client.redact(secret));
-            greeting.credentials = Some((user, password));
+            options.credentials = Some((user, password));
             at += 3;
         } else if let (true, Some(name)) = (option.eq_ignore_ascii_case(b"SETNAME"), args.get(at + 1)) {
             names::check_name(name)?;
-            greeting.name = Some(name);
+            options.name = Some(name);
             at += 2;
         } else {
             return Err(Error::new(format!("ERR Syntax error in HELLO option '{}'", String::from_utf8_lossy(option))));
         }
     }
-    Ok(greeting)
+    Ok(options)
 }
 
 fn reply_about_server(cx: &mut Session<'_>) {

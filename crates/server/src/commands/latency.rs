@@ -17,7 +17,7 @@ pub static COMMANDS: &[Command<SessionHandler>] = &[LATENCY];
 const ADMIN: &[Flags] = &[Flags::ADMIN, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE];
 const TIPS: &[&str] = &["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"];
 /// A sufficient rate of background passes for expiry.
-const HZ_ENOUGH: u32 = 100;
+const HZ_SUFFICIENT: u32 = 100;
 
 /// LATENCY
 pub const LATENCY: Command<SessionHandler> = Command::container(
@@ -180,7 +180,7 @@ fn diagnosis(server: &Services, now: i64) -> String {
              other guests of the same host, may be using it; valkey-cli --intrinsic-latency measures that.",
         ),
         (
-            seen("expire-cycle") && values.read(process::HZ) < HZ_ENOUGH,
+            seen("expire-cycle") && values.read(process::HZ) < HZ_SUFFICIENT,
             "Expiring keys takes long at a time. \"CONFIG SET hz 100\" spreads it more evenly.",
         ),
         (

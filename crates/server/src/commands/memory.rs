@@ -15,9 +15,9 @@ const SURVEY_TIPS: &[&str] = &["nondeterministic_output", "request_policy:all_sh
 /// A key's share of a table: one slot.
 const SLOT: usize = size_of::<u64>();
 /// Below this, memory use is not diagnosed.
-const EMPTY_BELOW: usize = 5 << 20;
+const EMPTY_BYTES_MAX: usize = 5 << 20;
 /// Smaller waste is ignored.
-const WASTE_MIN: i64 = 10 << 20;
+const OVERHEAD_BYTES_MIN: i64 = 10 << 20;
 /// Acceptable average memory per client, in bytes.
 const CLIENT_MAX: usize = 200 << 10;
 
@@ -213,7 +213,7 @@ fn doctor(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
 /// Diagnoses memory use, with the reference's limits.
 fn diagnosis(overview: &Overview, clients: usize) -> String {
     let allocated = overview.figures.used;
-    if allocated < EMPTY_BELOW {
+    if allocated < EMPTY_BYTES_MAX {
         return "Hello. This server holds next to nothing, so there is nothing to find yet: please ask again when there \
                 is data in it.\n"
             .into();
@@ -228,20 +228,20 @@ fn diagnosis(overview: &Overview, clients: usize) -> String {
              pages of then; they are used again as data grows. MEMORY PURGE gives back what it can.",
         ),
         (
-            total > 1.4 && total_bytes > WASTE_MIN,
+            total > 1.4 && total_bytes > OVERHEAD_BYTES_MIN,
             "Fragmentation: the process occupies over 1.4 times the memory that is allocated. After a peak that is as \
              expected; otherwise sizes of values that change a lot may be the reason.",
         ),
         (
-            fragmentation > 1.1 && small_free as i64 > WASTE_MIN,
+            fragmentation > 1.1 && small_free as i64 > OVERHEAD_BYTES_MIN,
             "Small allocations: more than a tenth of the pages for small values is free but cannot be given back.",
         ),
         (
-            pages > 1.1 && page_bytes > WASTE_MIN,
+            pages > 1.1 && page_bytes > OVERHEAD_BYTES_MIN,
             "Pages: the allocator holds a tenth more pages than are in use. MEMORY PURGE gives them back.",
         ),
         (
-            beside > 1.1 && beside_bytes > WASTE_MIN,
+            beside > 1.1 && beside_bytes > OVERHEAD_BYTES_MIN,
             "Beside the allocator: more than a tenth of the process's memory does not come from the allocator.",
         ),
         (

@@ -36,7 +36,7 @@ pub fn install() {
 }
 
 /// Schedules SIGALRM after this time, which ends a process that is still writing its report.
-pub fn give_up_after(seconds: u32) {
+pub fn abort_after(seconds: u32) {
     // SAFETY: a plain number.
     unsafe { libc::alarm(seconds) };
 }

@@ -47,8 +47,8 @@ pub fn report() -> ExitCode {
         match check() {
             Outcome::Fine => println!("[{name}]...OK"),
             Outcome::Skipped => println!("[{name}]...skipped"),
-            Outcome::Bad(why) => {
-                println!("[{name}]...WARNING:\n{why}");
+            Outcome::Bad(advice) => {
+                println!("[{name}]...WARNING:\n{advice}");
                 code = ExitCode::FAILURE;
             }
         }
@@ -59,8 +59,8 @@ pub fn report() -> ExitCode {
 /// Runs the checks of every startup.
 pub fn warn() {
     for outcome in [xen_clock(), overcommit()] {
-        if let Outcome::Bad(why) = outcome {
-            logging::warning(format_args!("WARNING {why}"));
+        if let Outcome::Bad(advice) = outcome {
+            logging::warning(format_args!("WARNING {advice}"));
         }
     }
 }
@@ -152,9 +152,9 @@ fn huge_pages() -> Outcome {
 /// Disables huge pages for this process, unless `disable-thp no` is set.
 pub fn turn_off_huge_pages(values: &Values) {
     if values.read(DISABLE_THP)
-        && let Outcome::Bad(why) = huge_pages()
+        && let Outcome::Bad(advice) = huge_pages()
     {
-        logging::warning(format_args!("WARNING {why}"));
+        logging::warning(format_args!("WARNING {advice}"));
     }
 }
 

@@ -87,8 +87,8 @@ pub(super) fn cat(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
                 Error::new(format!("ERR Unknown category '{shown}'"))
             })?;
             let commands = cx.server.catalogue.all().iter();
-            let meant = commands.filter(|command| command.spec.categories().intersects(category));
-            meant.map(|command| command.full_name.clone()).collect()
+            let in_category = commands.filter(|command| command.spec.categories().intersects(category));
+            in_category.map(|command| command.full_name.clone()).collect()
         }
         _ => return Err(wrong_number(args)),
     };

@@ -42,13 +42,13 @@ fn kill(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     } else {
         Filter::parse(args.slice_from(2), true, known(cx.server))?
     };
-    let me = cx.client.info.id;
+    let own_id = cx.client.info.id;
     let mut killed = 0;
     for client in cx.server.clients.all() {
-        if !filter.matches(&client, me, cx.now_ms) {
+        if !filter.matches(&client, own_id, cx.now_ms) {
             continue;
         }
-        if client.id == me {
+        if client.id == own_id {
             killed += 1;
             cx.client.fate = Fate::CloseAfterReply;
         } else if !client.doomed.swap(true, Ordering::SeqCst) {

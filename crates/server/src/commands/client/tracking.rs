@@ -31,16 +31,16 @@ pub const TRACKING: Command<SessionHandler> = Command::new(
 );
 
 /// The options of CLIENT TRACKING.
-struct Wish<'a> {
+struct Request<'a> {
     mode: Mode,
     prefixes: Vec<&'a [u8]>,
 }
 
 fn tracking(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
-    let wish = read_wish(cx, args)?;
+    let request = parse_request(cx, args)?;
     if args[2].eq_ignore_ascii_case(b"on") {
-        check(cx.client, &wish)?;
-        cx.client.start_tracking(cx.server, &wish.mode, &wish.prefixes);
+        check(cx.client, &request)?;
+        cx.client.start_tracking(cx.server, &request.mode, &request.prefixes);
     } else if args[2].eq_ignore_ascii_case(b"off") {
         cx.client.stop_tracking(cx.server);
     } else {
@@ -50,8 +50,8 @@ fn tracking(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-fn read_wish<'a>(cx: &Session<'_>, args: Args<'a>) -> Result<Wish<'a>, Error> {
-    let mut wish = Wish { mode: Mode { flags: ClientFlags::empty(), redirect: 0 }, prefixes: Vec::new() };
+fn parse_request<'a>(cx: &Session<'_>, args: Args<'a>) -> Result<Request<'a>, Error> {
+    let mut request = Request { mode: Mode { flags: ClientFlags::empty(), redirect: 0 }, prefixes: Vec::new() };
     let mut words = args.iter().skip(3);
     while let Some(word) = words.next() {
         let flags = [
@@ -61,21 +61,21 @@ fn read_wish<'a>(cx: &Session<'_>, args: Args<'a>) -> Result<Wish<'a>, Error> {
             (b"noloop", ClientFlags::NOLOOP),
         ];
         if let Some((_, flag)) = flags.iter().find(|(name, _)| word.eq_ignore_ascii_case(name)) {
-            wish.mode.flags.insert(*flag);
+            request.mode.flags.insert(*flag);
             continue;
         }
         let value = words.next().ok_or(Error::SYNTAX)?;
         if word.eq_ignore_ascii_case(b"prefix") {
-            wish.prefixes.push(value);
+            request.prefixes.push(value);
         } else if !word.eq_ignore_ascii_case(b"redirect") {
             return Err(Error::SYNTAX);
-        } else if wish.mode.redirect != 0 {
+        } else if request.mode.redirect != 0 {
             return Err(Error::text("ERR A client can only redirect to a single other client"));
         } else {
-            wish.mode.redirect = read_redirect(cx, value)?;
+            request.mode.redirect = read_redirect(cx, value)?;
         }
     }
-    Ok(wish)
+    Ok(request)
 }
 
 fn read_redirect(cx: &Session<'_>, value: &[u8]) -> Result<u64, Error> {
@@ -85,11 +85,11 @@ fn read_redirect(cx: &Session<'_>, value: &[u8]) -> Result<u64, Error> {
 }
 
 /// Refuses options that contradict each other or the client's present mode.
-fn check(client: &Client, wish: &Wish<'_>) -> Result<(), Error> {
-    let (flags, had) = (wish.mode.flags, client.info.flags());
+fn check(client: &Client, request: &Request<'_>) -> Result<(), Error> {
+    let (flags, had) = (request.mode.flags, client.info.flags());
     let broadcasts = flags.contains(ClientFlags::BROADCAST);
     let choices = ClientFlags::OPTIN | ClientFlags::OPTOUT;
-    if !broadcasts && !wish.prefixes.is_empty() {
+    if !broadcasts && !request.prefixes.is_empty() {
         return Err(Error::text("ERR PREFIX option requires BCAST mode to be enabled"));
     }
     if client.tracking.is_some() && broadcasts != had.contains(ClientFlags::BROADCAST) {
@@ -110,7 +110,7 @@ fn check(client: &Client, wish: &Wish<'_>) -> Result<(), Error> {
              with a different mode.",
         ));
     }
-    check_overlaps(client.tracking.as_deref(), &wish.prefixes)
+    check_overlaps(client.tracking.as_deref(), &request.prefixes)
 }
 
 /// Refuses prefixes that overlap with each other or with the client's present prefixes: one is a prefix of the other.

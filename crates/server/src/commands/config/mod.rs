@@ -3,8 +3,8 @@
 mod apply;
 
 use super::help;
+use crate::server::HasServer;
 use crate::server::Server;
-use crate::server::Serving;
 use kvick_acl as acl;
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Command, Flags, Group, LockRule, Spec};
@@ -155,8 +155,8 @@ pub fn rewrite_file(server: &Server, add: Add) -> Result<(), Error> {
         return Err(Error::text("ERR The server is running without a config file"));
     };
     // Users are not written there if they have an ACL file.
-    let in_own_file = acl::file::path(server).is_some();
-    let users = if in_own_file { Vec::new() } else { server.acl.all() };
+    let in_acl_file = acl::file::path(server).is_some();
+    let users = if in_acl_file { Vec::new() } else { server.acl.all() };
     let users: Vec<Vec<u8>> = users.iter().map(|user| user.line()).collect();
     let extras = Extras { users: Some(&users), ..Extras::default() };
     match rewrite(file, &server.config.values(), extras, add) {

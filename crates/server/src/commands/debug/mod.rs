@@ -13,7 +13,7 @@ mod values;
 use super::commandlog::wrong_number;
 use super::config::rewrite_file;
 use super::help;
-use crate::server::Serving;
+use crate::server::HasServer;
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Command, Flags, Group, LockRule, Spec};
 use kvick_config::rewrite::Add;
@@ -109,8 +109,8 @@ const SUBCOMMANDS: &[Subcommand] = &[
 
 fn find(args: Args<'_>) -> Option<&'static Subcommand> {
     let name = args.get(1)?;
-    let is_it = |known: &&Subcommand| known.name.as_bytes().eq_ignore_ascii_case(name);
-    SUBCOMMANDS.iter().find(is_it).filter(|known| (known.arguments.0..=known.arguments.1).contains(&args.len()))
+    let is_named = |known: &&Subcommand| known.name.as_bytes().eq_ignore_ascii_case(name);
+    SUBCOMMANDS.iter().find(is_named).filter(|known| (known.arguments.0..=known.arguments.1).contains(&args.len()))
 }
 
 fn needs_global_lock(args: Args<'_>) -> bool {

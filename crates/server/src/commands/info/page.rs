@@ -62,7 +62,7 @@ pub fn seconds(us: u64) -> String {
 }
 
 /// A name without characters that would end a field or a line.
-pub fn safe(name: &[u8]) -> String {
+pub fn sanitized(name: &[u8]) -> String {
     let plain = |c: char| if matches!(c, '#' | ':' | '\n' | '\r') { '_' } else { c };
     String::from_utf8_lossy(name).chars().map(plain).collect()
 }
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn names_cannot_break_a_line() {
-        assert_eq!(safe(b"a:b\r\n#c"), "a_b___c");
+        assert_eq!(sanitized(b"a:b\r\n#c"), "a_b___c");
         assert_eq!(seconds(1_000_042), "1.000042");
     }
 }

@@ -46,11 +46,11 @@ fn replicaof(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     if cx.server.replication.failover.state() != State::None {
         return Err(Error::text("ERR REPLICAOF not allowed while failing over."));
     }
-    let who = cx.client.info.described(false);
+    let requester = cx.client.info.described(false);
     if args[1].eq_ignore_ascii_case(b"no") && args[2].eq_ignore_ascii_case(b"one") {
         if cx.server.replication.upstream.is_replica() {
             cx.server.become_primary();
-            logging::notice(format_args!("PRIMARY MODE enabled (user request from '{who}')"));
+            logging::notice(format_args!("PRIMARY MODE enabled (user request from '{requester}')"));
         }
         cx.reply.ok();
         return Ok(());
@@ -65,7 +65,10 @@ fn replicaof(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         cx.reply.simple("OK Already connected to specified master");
         return Ok(());
     }
-    logging::notice(format_args!("REPLICAOF {}:{} enabled (user request from '{who}')", target.host, target.port));
+    logging::notice(format_args!(
+        "REPLICAOF {}:{} enabled (user request from '{requester}')",
+        target.host, target.port
+    ));
     cx.server.become_replica(target, cx.locked, cx.stats);
     cx.reply.ok();
     Ok(())

@@ -28,7 +28,7 @@ pub const FUNCTION: Command<SessionHandler> = Command::container(
     ),
     &[
         Command::new(
-            writing("delete", 3, &[])
+            write_subcommand("delete", 3, &[])
                 .doc(Group::Scripting, "7.0.0", "O(1)", "Deletes a library with its functions.")
                 .args(&[Arg::string("library-name")]),
             delete,
@@ -43,7 +43,7 @@ pub const FUNCTION: Command<SessionHandler> = Command::container(
             dump,
         ),
         Command::new(
-            writing("flush", -2, &[])
+            write_subcommand("flush", -2, &[])
                 .doc(
                     Group::Scripting,
                     "7.0.0",
@@ -81,13 +81,13 @@ pub const FUNCTION: Command<SessionHandler> = Command::container(
             list,
         ),
         Command::new(
-            writing("load", -3, &[Flags::DENYOOM])
+            write_subcommand("load", -3, &[Flags::DENYOOM])
                 .doc(Group::Scripting, "7.0.0", "O(1) (considering compilation time is redundant)", "Makes a library.")
                 .args(&[Arg::word("replace", "REPLACE").optional(), Arg::string("function-code")]),
             load,
         ),
         Command::new(
-            writing("restore", -3, &[Flags::DENYOOM])
+            write_subcommand("restore", -3, &[Flags::DENYOOM])
                 .doc(
                     Group::Scripting,
                     "7.0.0",
@@ -118,7 +118,7 @@ const fn about(name: &'static str, arity: i16, flags: &[Flags]) -> Spec {
 }
 
 /// Changes of libraries need exclusive access to the interpreter and to the data.
-const fn writing(name: &'static str, arity: i16, flags: &[Flags]) -> Spec {
+const fn write_subcommand(name: &'static str, arity: i16, flags: &[Flags]) -> Spec {
     about(name, arity, flags).flags(&[Flags::NOSCRIPT, Flags::WRITE]).lock(LockRule::Global).tips(ALL_SUCCEEDED)
 }
 
