@@ -135,7 +135,7 @@ impl Value {
             }
             Kind::Special(Special::Directory) => match current {
                 Self::Directory(from) => from.enter(only(args)?).map(Self::Directory),
-                _ => Err(Refusal::new("there is no directory to start from")),
+                _ => Err(Refusal::new("the current directory is unknown")),
             },
             Kind::Special(Special::OutputLimits) => match current {
                 Self::OutputLimits(limits) => limits.changed(args).map(Self::OutputLimits),

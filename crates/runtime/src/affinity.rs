@@ -98,7 +98,7 @@ pub fn set(role: Role) {
     {
         let thread = std::thread::current();
         let name = thread.name().unwrap_or("a thread");
-        logging::warning(format_args!("WARNING: {name} cannot run on the processors that the settings name: {error}"));
+        logging::warning(format_args!("WARNING: Cannot pin thread '{name}' to its configured CPU list: {error}"));
     }
 }
 

@@ -62,7 +62,7 @@ impl Sessions {
     pub fn copy(&'static self) -> io::Result<Forked> {
         let mut processes = self.processes.lock();
         if processes.len() == SESSIONS_MAX {
-            return Err(io::Error::other("there are too many debugging sessions"));
+            return Err(io::Error::other("too many debugging sessions (maximum 64)"));
         }
         let began = Instant::now();
         // SAFETY: the call has no preconditions.

@@ -2,7 +2,7 @@
 //!
 //! SIGTERM, SIGINT and SIGALRM are blocked in every thread and received by a separate thread, so that no code runs in a
 //! signal handler. Threads inherit the mask, so [`block`] is called before any other thread exists. For fatal signals
-//! see [`crash`](crate::crash).
+//! see [`crash`].
 
 use crate::crash;
 use crate::server::Server;

@@ -14,7 +14,7 @@ use crate::context::{Block, Context, Error, Handler};
 use crate::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spec};
 use crate::timeout;
 
-/// ZPOPMIN key [count]
+/// `ZPOPMIN key [count]`
 pub const ZPOPMIN: Command<Handler> = Command::new(
     Spec::new("zpopmin", -2)
         .flags(&[Flags::WRITE, Flags::FAST])
@@ -34,7 +34,7 @@ fn zpopmin(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     pop_from_one(cx, args, End::Min)
 }
 
-/// ZPOPMAX key [count]
+/// `ZPOPMAX key [count]`
 pub const ZPOPMAX: Command<Handler> = Command::new(
     Spec::new("zpopmax", -2)
         .flags(&[Flags::WRITE, Flags::FAST])

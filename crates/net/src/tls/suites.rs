@@ -88,7 +88,7 @@ pub fn versions(settings: &Settings) -> Result<Vec<&'static SupportedProtocolVer
     for word in list.split(' ') {
         match word.to_ascii_lowercase().as_str() {
             "tlsv1" | "tlsv1.1" => kvick_runtime::logging::warning(format_args!(
-                "{word} of tls-protocols is left out: there is no TLS before 1.2 in this server."
+                "Ignoring '{word}' in tls-protocols: Kvick supports only TLSv1.2 and TLSv1.3."
             )),
             "tlsv1.2" => versions.push(&version::TLS12),
             "tlsv1.3" => versions.push(&version::TLS13),

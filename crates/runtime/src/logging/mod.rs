@@ -1,6 +1,6 @@
 //! The server's log: lines with a level, written to a file or standard output, and to syslog.
 //!
-//! A thread that logs formats the line ([`format`]) and puts it into a bounded [`queue`]; the log thread writes the
+//! A thread that logs formats the line ([`mod@format`]) and puts it into a bounded [`queue`]; the log thread writes the
 //! queued lines to the [`sink`]. So no worker blocks on a disk, a terminal or syslog. If the queue is full, lines are
 //! dropped, and the log reports how many. Before a worker replies, it waits a bounded time for its lines to be written
 //! ([`wait_until_written`]), so that the client finds the lines once it has the reply; if the log thread falls behind,

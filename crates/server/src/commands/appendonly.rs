@@ -22,7 +22,7 @@ pub const BGREWRITEAOF: Command<SessionHandler> = Command::new(
         .acl(&[Categories::ADMIN, Categories::DANGEROUS, Categories::SLOW])
         // The snapshot begins between other commands.
         .lock(LockRule::Global)
-        .doc(Group::Server, "1.0.0", "O(1)", "Gives the append-only file a new base, in the background."),
+        .doc(Group::Server, "1.0.0", "O(1)", "Rewrites the append-only file in the background."),
     rewrite_now,
 );
 
@@ -31,7 +31,7 @@ pub const WAIT: Command<SessionHandler> = Command::new(
     Spec::new("wait", 3)
         .flags(&[Flags::BLOCKING])
         .acl(&[Categories::BLOCKING, Categories::CONNECTION, Categories::SLOW])
-        .doc(Group::Generic, "3.0.0", "O(1)", "Waits until replicas have applied what the connection wrote.")
+        .doc(Group::Generic, "3.0.0", "O(1)", "Waits until replicas have acknowledged the connection's writes.")
         .tips(&["request_policy:all_shards", "response_policy:agg_min"])
         .args(&[Arg::integer("numreplicas"), Arg::integer("timeout")]),
     wait_for_replicas,
@@ -46,7 +46,7 @@ pub const WAITAOF: Command<SessionHandler> = Command::new(
             Group::Generic,
             "7.2.0",
             "O(1)",
-            "Waits until what the connection wrote is on the disks of the server and of replicas.",
+            "Waits until the connection's writes are synced to disk, locally and on replicas.",
         )
         .tips(&["request_policy:all_shards", "response_policy:agg_min"])
         .args(&[Arg::integer("numlocal"), Arg::integer("numreplicas"), Arg::integer("timeout")]),

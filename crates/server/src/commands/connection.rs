@@ -24,7 +24,7 @@ pub const HELLO: Command<SessionHandler> = Command::new(
         .flags(&[Flags::LOGS_IN])
         .flags(&[Flags::NOSCRIPT, Flags::LOADING, Flags::STALE, Flags::FAST, Flags::NO_AUTH, Flags::ALLOW_BUSY])
         .acl(&[Categories::CONNECTION])
-        .doc(Group::Connection, "6.0.0", "O(1)", "Agrees on the protocol, and tells about the server.")
+        .doc(Group::Connection, "6.0.0", "O(1)", "Negotiates the protocol version and describes the server.")
         .history(&[
             ("8.1.0", "The reply has `availability_zone` when that is configured."),
             ("6.2.0", "`protover` may be left out."),
@@ -128,14 +128,14 @@ fn reply_about_server(cx: &mut Session<'_>) {
     }
 }
 
-/// AUTH [username] password
+/// `AUTH [username] password`
 pub const AUTH: Command<SessionHandler> = Command::new(
     Spec::new("auth", -2)
         .flags(&[Flags::LOGS_IN])
         .flags(&[Flags::NOSCRIPT, Flags::LOADING, Flags::STALE, Flags::FAST, Flags::NO_AUTH, Flags::ALLOW_BUSY])
         .acl(&[Categories::CONNECTION])
-        .doc(Group::Connection, "1.0.0", "O(N), N being the user's passwords", "Proves who the client is.")
-        .history(&[("6.0.0", "Takes a user name too.")])
+        .doc(Group::Connection, "1.0.0", "O(N), N being the user's passwords", "Authenticates the connection.")
+        .history(&[("6.0.0", "Added the username argument.")])
         .args(&[Arg::string("username").optional().since("6.0.0"), Arg::string("password")]),
     auth,
 );
@@ -185,7 +185,7 @@ pub const SELECT: Command<SessionHandler> = Command::new(
         .databases(|args, count| is_database(args.get(1)?, count).then(|| smallvec![1]))
         .flags(&[Flags::ALLOW_BUSY, Flags::LOADING, Flags::STALE, Flags::FAST])
         .acl(&[Categories::CONNECTION])
-        .doc(Group::Connection, "1.0.0", "O(1)", "Changes the database that commands work on.")
+        .doc(Group::Connection, "1.0.0", "O(1)", "Selects the database of the connection.")
         .args(&[Arg::integer("index")]),
     select,
 );
@@ -204,13 +204,18 @@ fn select(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
 
 /// READONLY
 pub const READONLY: Command<SessionHandler> = Command::new(
-    about_replicas("readonly").doc(Group::Cluster, "3.0.0", "O(1)", "Allows a replica to answer reads itself."),
+    about_replicas("readonly").doc(Group::Cluster, "3.0.0", "O(1)", "Enables read-only commands on a cluster replica."),
     readonly,
 );
 
 /// READWRITE
 pub const READWRITE: Command<SessionHandler> = Command::new(
-    about_replicas("readwrite").doc(Group::Cluster, "3.0.0", "O(1)", "Takes back what READONLY allowed."),
+    about_replicas("readwrite").doc(
+        Group::Cluster,
+        "3.0.0",
+        "O(1)",
+        "Disables read-only commands on a cluster replica.",
+    ),
     readwrite,
 );
 
@@ -237,7 +242,7 @@ pub const QUIT: Command<SessionHandler> = Command::new(
         .flags(&[Flags::IMMEDIATE, Flags::SUBSCRIBED])
         .flags(&[Flags::ALLOW_BUSY, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE, Flags::FAST, Flags::NO_AUTH])
         .acl(&[Categories::CONNECTION])
-        .doc(Group::Connection, "1.0.0", "O(1)", "Ends the connection."),
+        .doc(Group::Connection, "1.0.0", "O(1)", "Closes the connection."),
     quit,
 );
 
@@ -253,7 +258,7 @@ pub const RESET: Command<SessionHandler> = Command::new(
         .flags(&[Flags::IMMEDIATE, Flags::SUBSCRIBED, Flags::UNWATCHES])
         .flags(&[Flags::NOSCRIPT, Flags::LOADING, Flags::STALE, Flags::FAST, Flags::NO_AUTH, Flags::ALLOW_BUSY])
         .acl(&[Categories::CONNECTION])
-        .doc(Group::Connection, "6.2.0", "O(1)", "Makes the connection as it was when it was new."),
+        .doc(Group::Connection, "6.2.0", "O(1)", "Resets the state of the connection."),
     reset,
 );
 

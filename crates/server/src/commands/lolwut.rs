@@ -16,11 +16,11 @@ const COLUMNS_MAX: i64 = 160;
 const ROWS: i64 = 16;
 const ROWS_MAX: i64 = 80;
 
-/// LOLWUT [VERSION version] [columns [rows]]
+/// `LOLWUT [VERSION version] [columns [rows]]`
 pub const LOLWUT: Command<SessionHandler> = Command::new(
     Spec::new("lolwut", -1)
         .flags(&[Flags::READONLY, Flags::FAST])
-        .doc(Group::Server, "5.0.0", "", "Draws something, and tells the server's version.")
+        .doc(Group::Server, "5.0.0", "", "Returns computer art and the server version.")
         .args(&[Arg::integer("version").token("VERSION").optional()]),
     lolwut,
 );

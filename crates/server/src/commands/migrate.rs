@@ -26,8 +26,8 @@ const TIMEOUT_MS: i64 = 1000;
 const MOVED: &[KeyFlags] = &[KeyFlags::RW, KeyFlags::ACCESS, KeyFlags::DELETE];
 const SOME_MOVED: &[KeyFlags] = &[KeyFlags::RW, KeyFlags::ACCESS, KeyFlags::DELETE, KeyFlags::INCOMPLETE];
 
-/// MIGRATE host port key|"" destination-db timeout [COPY] [REPLACE] [AUTH password | AUTH2 username password]
-/// [KEYS key [key ...]]
+/// `MIGRATE host port key|"" destination-db timeout [COPY] [REPLACE] [AUTH password | AUTH2 username password] [KEYS
+/// key [key ...]]`
 pub const MIGRATE: Command<SessionHandler> = Command::new(
     Spec::new("migrate", -6)
         .flags(&[Flags::WRITE])

@@ -14,7 +14,7 @@ use kvick_store::{Kind, Waiter};
 /// The family.
 pub static COMMANDS: &[Command<SessionHandler>] = &[SHUTDOWN];
 
-/// SHUTDOWN [[NOSAVE | SAVE] [NOW] [FORCE] [SAFE] [FAILOVER] | ABORT]
+/// `SHUTDOWN [[NOSAVE | SAVE] [NOW] [FORCE] [SAFE] [FAILOVER] | ABORT]`
 pub const SHUTDOWN: Command<SessionHandler> = Command::new(
     Spec::new("shutdown", -1)
         .flags(&[Flags::ADMIN, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE, Flags::NO_MULTI, Flags::ALLOW_BUSY])
@@ -24,7 +24,7 @@ pub const SHUTDOWN: Command<SessionHandler> = Command::new(
             Group::Server,
             "1.0.0",
             "O(N) when saving, where N is the total number of keys in all databases when saving data, otherwise O(1)",
-            "Ends the server.",
+            "Saves the data set if configured, and shuts the server down.",
         )
         .args(&[Arg::one_of(
             "abort-selector",

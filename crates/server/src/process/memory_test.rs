@@ -25,7 +25,7 @@ pub fn run(megabytes: u64) -> ExitCode {
     match words.filter(|words| *words > 0 && memory.try_reserve_exact(*words).is_ok()) {
         Some(words) => memory.resize(words, 0),
         None => {
-            eprintln!("Unable to allocate {megabytes} megabytes: give a number of megabytes that are free.");
+            eprintln!("Unable to allocate {megabytes} megabytes. Choose an amount of memory that is free.");
             return ExitCode::FAILURE;
         }
     }
@@ -40,10 +40,10 @@ pub fn run(megabytes: u64) -> ExitCode {
         }
     }
     if faults > 0 {
-        println!("\n{faults} words of memory did not keep what was written to them. This machine's memory is faulty.");
+        println!("\n{faults} words of memory lost their contents: the memory of this machine is faulty. Replace it.");
         return ExitCode::FAILURE;
     }
-    println!("\nAll memory tested kept what was written to it.");
+    println!("\nNo memory errors found.");
     ExitCode::SUCCESS
 }
 

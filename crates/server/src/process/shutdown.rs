@@ -123,7 +123,7 @@ pub fn poll(server: &'static Server) {
 pub enum Progress {
     /// The server exits.
     Ending,
-    /// The shutdown waits for replicas: the client may [join](join) it.
+    /// The shutdown waits for replicas: the client may [join] it.
     Waiting,
 }
 

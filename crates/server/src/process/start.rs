@@ -82,7 +82,7 @@ fn accept(table: &mut CommandTable<Handler>, users: &mut Vec<UserLine>, entry: E
             Ok(())
         }
         Entry::LoadModule(_) | Entry::ModuleSetting { .. } => {
-            Err(Refusal::new("Modules are not supported: remove the line"))
+            Err(Refusal::new("Modules are not supported. Remove this line."))
         }
     }
 }
@@ -93,7 +93,7 @@ fn check(values: &Values) -> Result<(), Failure> {
     let is_idle = |id: &Id| id.directive().effect == Effect::Kept && values.value(*id) != defaults.value(*id);
     let idle: Vec<&str> = tables::ids().filter(is_idle).map(|id| id.directive().name).collect();
     if !idle.is_empty() {
-        logging::warning(format_args!("These settings have no effect in this version: {}", idle.join(", ")));
+        logging::warning(format_args!("These directives have no effect in Kvick: {}", idle.join(", ")));
     }
     Ok(())
 }

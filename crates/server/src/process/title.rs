@@ -1,7 +1,7 @@
 //! The process title that `ps` shows, from `proc-title-template`.
 //!
 //! The kernel reads the title from the memory in which it placed the process's arguments. [`prepare`] takes over this
-//! memory, and that of the environment directly behind it; [`set`] writes there.
+//! memory, and that of the environment directly behind it; [`apply`] writes there.
 //!
 //! Invariant: [`prepare`] is called while the process has one thread and after the arguments have been read, since they
 //! are overwritten later; it leaves no environment variable in that memory.

@@ -77,7 +77,7 @@ fn reply_selector(reply: &mut Reply<'_>, selector: &Selector) {
     }
 }
 
-/// ACL CAT [category]
+/// `ACL CAT [category]`
 pub(super) fn cat(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let names: Vec<String> = match args.len() {
         2 => Categories::all().names().collect(),

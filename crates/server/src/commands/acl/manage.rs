@@ -94,7 +94,7 @@ pub(super) fn save(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// ACL GENPASS [bits]
+/// `ACL GENPASS [bits]`
 pub(super) fn genpass(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let bits = match args.len() {
         2 => PASSWORD_BITS,

@@ -14,7 +14,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Closes the connections of a deleted user. `own_client` is the calling client, whose connection closes after the reply.
+/// Closes the connections of a deleted user. `own_client` is the calling client, whose connection closes after the
+/// reply.
 pub fn close_connections_of(server: &'static Services, own_client: &mut Client, user: &[u8]) {
     close_clients(server, own_client, |info| *info.names.lock().user == *user);
 }

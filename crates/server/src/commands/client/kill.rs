@@ -19,7 +19,7 @@ pub const KILL: Command<SessionHandler> = Command::new(
         .acl(&[Categories::CONNECTION])
         // No worker is in a batch: when the caller receives its reply, no command of the killed clients runs any more.
         .lock(LockRule::Global)
-        .doc(Group::Connection, "2.4.0", "O(N), N being the connections", "Ends connections.")
+        .doc(Group::Connection, "2.4.0", "O(N), N being the connections", "Closes connections.")
         .history(&[
             ("2.8.12", "Filters as options."),
             ("2.8.12", "The filter `ID`."),

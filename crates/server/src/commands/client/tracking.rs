@@ -12,12 +12,13 @@ use kvick_resp::format::parse_i64;
 use std::ops::Bound;
 use std::sync::Arc;
 
-/// CLIENT TRACKING ON | OFF [REDIRECT client-id] [PREFIX prefix [PREFIX prefix ...]] [BCAST] [OPTIN] [OPTOUT] [NOLOOP]
+/// `CLIENT TRACKING ON | OFF [REDIRECT client-id] [PREFIX prefix [PREFIX prefix ...]] [BCAST] [OPTIN] [OPTOUT]
+/// [NOLOOP]`
 pub const TRACKING: Command<SessionHandler> = Command::new(
     Spec::new("tracking", -3)
         .flags(&[Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
         .acl(&[Categories::CONNECTION])
-        .doc(Group::Connection, "6.0.0", "O(N), N being the prefixes", "Has the client told when keys change.")
+        .doc(Group::Connection, "6.0.0", "O(N), N being the prefixes", "Controls server-assisted client-side caching.")
         .args(&[
             Arg::one_of("status", &[Arg::word("on", "ON"), Arg::word("off", "OFF")]),
             Arg::integer("client-id").token("REDIRECT").optional(),
@@ -146,7 +147,7 @@ pub const CACHING: Command<SessionHandler> = Command::new(
     Spec::new("caching", 3)
         .flags(&[Flags::ALLOW_BUSY, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
         .acl(&[Categories::CONNECTION])
-        .doc(Group::Connection, "6.0.0", "O(1)", "Tells whether the client caches what the next command reads.")
+        .doc(Group::Connection, "6.0.0", "O(1)", "Sets whether the keys of the next command are tracked.")
         .args(&[Arg::one_of("mode", &[Arg::word("yes", "YES"), Arg::word("no", "NO")])]),
     caching,
 );
@@ -178,7 +179,7 @@ pub const GETREDIR: Command<SessionHandler> = Command::new(
     Spec::new("getredir", 2)
         .flags(&[Flags::ALLOW_BUSY, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
         .acl(&[Categories::CONNECTION])
-        .doc(Group::Connection, "6.0.0", "O(1)", "Tells which client hears of changes in this one's stead."),
+        .doc(Group::Connection, "6.0.0", "O(1)", "Returns the ID of the client that receives the invalidations."),
     |cx, _| {
         cx.reply.int(cx.client.info.redirection());
         Ok(())
@@ -190,7 +191,12 @@ pub const TRACKINGINFO: Command<SessionHandler> = Command::new(
     Spec::new("trackinginfo", 2)
         .flags(&[Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
         .acl(&[Categories::CONNECTION])
-        .doc(Group::Connection, "6.2.0", "O(N), N being the prefixes", "Tells how the client is told of changes."),
+        .doc(
+            Group::Connection,
+            "6.2.0",
+            "O(N), N being the prefixes",
+            "Returns the client-side caching state of the connection.",
+        ),
     trackinginfo,
 );
 

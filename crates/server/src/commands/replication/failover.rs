@@ -9,13 +9,13 @@ use kvick_replication::upstream::Target;
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
 
-/// FAILOVER [TO host port [FORCE]] [ABORT] [TIMEOUT milliseconds]
+/// `FAILOVER [TO host port [FORCE]] [ABORT] [TIMEOUT milliseconds]`
 pub const FAILOVER: Command<SessionHandler> = Command::new(
     Spec::new("failover", -1)
         .flags(&[Flags::ADMIN, Flags::NOSCRIPT, Flags::STALE])
         .acl(&[Categories::ADMIN, Categories::DANGEROUS, Categories::SLOW])
         .lock(LockRule::Global)
-        .doc(Group::Server, "6.2.0", "O(1)", "Has a replica take over from its primary, without loss.")
+        .doc(Group::Server, "6.2.0", "O(1)", "Starts a coordinated failover from this primary to a replica.")
         .args(&[
             Arg::block("target", &[Arg::string("host"), Arg::integer("port"), Arg::word("force", "FORCE").optional()])
                 .token("TO")

@@ -28,7 +28,7 @@ pub const PSYNC: Command<SessionHandler> = Command::new(
         .flags(FLAGS)
         .acl(CATEGORIES)
         .lock(LockRule::Global)
-        .doc(Group::Server, "2.8.0", "", "Asks to be sent all changes from a place in a history on.")
+        .doc(Group::Server, "2.8.0", "", "Internal command that requests a partial or full synchronization.")
         .args(&[Arg::string("replicationid"), Arg::integer("offset")]),
     psync,
 );
@@ -39,7 +39,7 @@ pub const SYNC: Command<SessionHandler> = Command::new(
         Group::Server,
         "1.0.0",
         "",
-        "Asks to be sent a dump and then all changes.",
+        "Internal command that requests a full synchronization.",
     ),
     psync,
 );

@@ -21,7 +21,7 @@ pub const REPLCONF: Command<SessionHandler> = Command::new(
         .flags(&[Flags::FROM_REPLICA])
         .flags(&[Flags::ADMIN, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE, Flags::ALLOW_BUSY])
         .acl(&[Categories::ADMIN, Categories::DANGEROUS, Categories::SLOW])
-        .doc(Group::Server, "3.0.0", "O(1)", "Tells a primary of its replica, and how far that is."),
+        .doc(Group::Server, "3.0.0", "O(1)", "Internal command that configures the replication stream."),
     replconf,
 );
 

@@ -25,7 +25,7 @@ pub const REPLICAOF: Command<SessionHandler> = Command::new(
         .flags(FLAGS)
         .acl(CATEGORIES)
         .lock(LockRule::Global)
-        .doc(Group::Server, "5.0.0", "O(1)", "Makes the server a replica of another, or a primary.")
+        .doc(Group::Server, "5.0.0", "O(1)", "Makes the server a replica of another server, or a primary.")
         .args(ARGS),
     replicaof,
 );
@@ -36,7 +36,7 @@ pub const SLAVEOF: Command<SessionHandler> = Command::new(
         .flags(FLAGS)
         .acl(CATEGORIES)
         .lock(LockRule::Global)
-        .doc(Group::Server, "1.0.0", "O(1)", "Makes the server a replica of another, or a primary.")
+        .doc(Group::Server, "1.0.0", "O(1)", "Makes the server a replica of another server, or a primary.")
         .deprecated("5.0.0", "`REPLICAOF`")
         .args(ARGS),
     replicaof,
