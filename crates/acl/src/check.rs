@@ -94,8 +94,8 @@ impl Denied {
 
     /// The object of the refusal in ACL LOG.
     pub fn object<'a>(self, command: &'a CommandInfo, args: Args<'a>) -> &'a [u8] {
-        let named = (self.reason != Reason::Command && self.at > 0).then(|| args.get(self.at)).flatten();
-        named.unwrap_or(command.full_name.as_bytes())
+        let denied_arg = (self.reason != Reason::Command && self.at > 0).then(|| args.get(self.at)).flatten();
+        denied_arg.unwrap_or(command.full_name.as_bytes())
     }
 }
 
@@ -158,9 +158,9 @@ impl Selector {
         if spec.flags.contains(Flags::ALL_DBS) {
             return if (0..databases).all(|db| self.allows_database(db)) { Ok(()) } else { denied(0) };
         }
-        let about_data = Categories::KEYSPACE.union(Categories::READ).union(Categories::WRITE);
-        let is_about_data = spec.categories().intersects(about_data) || has_keys(command);
-        if is_about_data && !self.allows_database(db) { denied(0) } else { Ok(()) }
+        let data_categories = Categories::KEYSPACE.union(Categories::READ).union(Categories::WRITE);
+        let accesses_data = spec.categories().intersects(data_categories) || has_keys(command);
+        if accesses_data && !self.allows_database(db) { denied(0) } else { Ok(()) }
     }
 
     fn check_command(&self, request: &Request<'_>) -> Result<(), Denied> {

@@ -36,12 +36,12 @@ pub struct Identity {
     epoch: u32,
     /// The admission word under which the client may execute every command: the rights epoch with no reason set.
     /// [`NEVER`] if the client is restricted.
-    free_at: u64,
+    unrestricted_at: u64,
 }
 
 impl Identity {
     /// The identity of a new connection: the default user, which may have to authenticate.
-    pub fn newcomer(core: &Core, acl: &Acl) -> Self {
+    pub fn for_new_connection(core: &Core, acl: &Acl) -> Self {
         let epoch = core.admission.rights();
         let user = acl.default_user();
         let authenticated = user.nopass && user.enabled;
@@ -54,11 +54,11 @@ impl Identity {
         Identity { is_superuser: true, ..Self::new(Arc::new(user), true, 0, true) }
     }
 
-    /// `may_act` is false if the client has to authenticate first.
-    fn new(user: Arc<User>, authenticated: bool, epoch: u32, may_act: bool) -> Self {
-        let is_free = may_act && user.is_unrestricted();
-        let free_at = if is_free { Admission::open_word(epoch) } else { NEVER };
-        Identity { user, authenticated, is_known: authenticated, is_superuser: false, epoch, free_at }
+    /// `may_run_commands` is false if the client has to authenticate first.
+    fn new(user: Arc<User>, authenticated: bool, epoch: u32, may_run_commands: bool) -> Self {
+        let passes_unchecked = may_run_commands && user.is_unrestricted();
+        let unrestricted_at = if passes_unchecked { Admission::open_word(epoch) } else { NEVER };
+        Identity { user, authenticated, is_known: authenticated, is_superuser: false, epoch, unrestricted_at }
     }
 
     /// The rights epoch of this identity.
@@ -70,14 +70,14 @@ impl Identity {
 impl Identity {
     /// The admission word under which every command is admitted; a word that never occurs if the client is restricted.
     #[inline]
-    pub fn free_word(&self) -> u64 {
-        self.free_at
+    pub fn unrestricted_word(&self) -> u64 {
+        self.unrestricted_at
     }
 
     /// Whether the client may execute every command, as of the epoch.
     #[inline]
     pub fn is_unrestricted(&self) -> bool {
-        self.free_at != NEVER
+        self.unrestricted_at != NEVER
     }
 
     /// Whether the connection has ever been authenticated.
@@ -101,19 +101,19 @@ impl Identity {
     pub fn look_up(&mut self, core: &Core, acl: &Acl) -> bool {
         let epoch = core.admission.rights();
         if self.is_superuser {
-            (self.epoch, self.free_at) = (epoch, Admission::open_word(epoch));
+            (self.epoch, self.unrestricted_at) = (epoch, Admission::open_word(epoch));
             return true;
         }
         let Some(user) = acl.find(&self.user.name) else { return false };
         let Identity { authenticated, is_known, .. } = *self;
-        let may_act = authenticated || !acl.requires_auth();
-        *self = Identity { is_known, ..Identity::new(user, authenticated, epoch, may_act) };
+        let may_run_commands = authenticated || !acl.requires_auth();
+        *self = Identity { is_known, ..Identity::new(user, authenticated, epoch, may_run_commands) };
         true
     }
 
     /// Turns off the fast admission, so that every request is checked.
     pub fn check_every_request(&mut self) {
-        self.free_at = NEVER;
+        self.unrestricted_at = NEVER;
     }
 }
 

@@ -1,11 +1,11 @@
 //! Access control lists: authentication, and the rights of each user.
 //!
 //! - [`user`]: a user and its selectors, each with the commands, keys, channels and databases that it allows.
-//! - [`rules`]: parses the rules that define a user; [`print`] writes them.
+//! - [`rules`]: parses the rules that define a user; [`mod@print`] writes them.
 //! - [`check`]: checks whether a user may execute a request.
 //! - [`users`]: all users by name.
 //! - [`identity`]: the user of a client, and the comparison that admits most requests.
-//! - [`file`]: users in configuration files and ACL files.
+//! - [`mod@file`]: users in configuration files and ACL files.
 //! - [`log`]: ACL LOG. [`password`]: password digests.
 //!
 //! Invariants:

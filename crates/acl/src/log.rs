@@ -9,9 +9,9 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Number of latest entries that are searched for a repetition.
-const LOOKED_AT: usize = 10;
+const DEDUP_ENTRIES_MAX: usize = 10;
 /// Refusals further apart than this get separate entries.
-const APART_MS_MAX: u64 = 60_000;
+const DEDUP_MS_MAX: u64 = 60_000;
 
 /// The kind of refusal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -116,10 +116,10 @@ pub struct Entry {
 }
 
 impl Entry {
-    fn is_of(&self, event: &Event<'_>) -> bool {
+    fn is_duplicate(&self, event: &Event<'_>) -> bool {
         self.cause == event.cause
             && self.context == event.context
-            && event.now_ms.abs_diff(self.updated_ms) <= APART_MS_MAX
+            && event.now_ms.abs_diff(self.updated_ms) <= DEDUP_MS_MAX
             && *self.object == *event.object
             && *self.user == *event.user
     }
@@ -146,7 +146,7 @@ impl AclLog {
         let mut entries = self.entries.lock();
         let Entries { latest_first, next_id } = &mut *entries;
         if len_max > 0 {
-            let known = latest_first.iter().take(LOOKED_AT).position(|entry| entry.is_of(event));
+            let known = latest_first.iter().take(DEDUP_ENTRIES_MAX).position(|entry| entry.is_duplicate(event));
             let entry = match known.and_then(|at| latest_first.remove(at)) {
                 Some(entry) => Entry { count: entry.count + 1, client: client(), updated_ms: event.now_ms, ..entry },
                 None => {
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_again_is_counted_and_comes_first() {
+    fn repeated_denials_are_counted_and_move_to_the_front() {
         let log = AclLog::default();
         for object in ["a", "b", "a"] {
             log.record(&event(object, 1000), 10, Vec::new);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn where_and_to_whom_make_a_difference() {
+    fn entries_differ_by_context_and_client() {
         let log = AclLog::default();
         log.record(&event("a", 0), 10, Vec::new);
         log.record(&Event { context: Context::Multi, ..event("a", 0) }, 10, Vec::new);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_entries_are_kept_as_wanted() {
+    fn the_log_keeps_at_most_the_configured_entries() {
         let log = AclLog::default();
         ["a", "b", "c"].into_iter().for_each(|object| log.record(&event(object, 0), 2, Vec::new));
         assert_eq!(shown(&log), [entry("c", 1, 2), entry("b", 1, 1)]);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn causes_have_numbers_of_their_own() {
+    fn each_cause_has_its_own_counter() {
         for (number, (cause, _)) in Cause::NAMES.into_iter().enumerate() {
             assert_eq!(cause.number(), number);
         }

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_digest_reads_back_what_it_shows() {
+    fn digests_round_trip_through_hex() {
         let digest = Digest::of(b"foobared");
         let shown = digest.to_string();
         assert_eq!(shown.len(), 64);
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn only_lower_case_digits_of_the_right_number_are_a_digest() {
+    fn a_digest_is_64_lower_case_hex_digits() {
         let shown = Digest::of(b"x").to_string();
         assert!(Digest::parse(shown.to_uppercase().as_bytes()).is_none());
         assert!(Digest::parse(&shown.as_bytes()[1..]).is_none());
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_same_digest_is_the_same() {
+    fn digests_compare_by_all_bytes() {
         assert!(Digest::of(b"a").is_same(&Digest::of(b"a")));
         let digest = Digest::of(b"a");
         for at in 0..BYTES {

@@ -47,7 +47,7 @@ impl Selector {
 
     /// The rules for commands.
     pub fn command_rules(&self) -> Vec<u8> {
-        let mut text = if self.commands.began_with_all() { b"+@all".to_vec() } else { b"-@all".to_vec() };
+        let mut text = if self.commands.allows_by_default() { b"+@all".to_vec() } else { b"-@all".to_vec() };
         for CommandRule { allow, name } in &self.command_rules {
             text.extend_from_slice(if *allow { b" +" } else { b" -" });
             text.extend_from_slice(name);

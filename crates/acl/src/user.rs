@@ -205,7 +205,7 @@ impl CommandSet {
     }
 
     /// Whether the set started as all commands.
-    pub fn began_with_all(&self) -> bool {
+    pub fn allows_by_default(&self) -> bool {
         self.others
     }
 
@@ -241,11 +241,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_of_commands_keeps_what_it_began_with_for_the_others() {
+    fn command_sets_apply_their_default_to_unlisted_commands() {
         for (mut set, others) in [(CommandSet::none(), false), (CommandSet::all(), true)] {
             set.set(70, !others);
             assert_eq!([0, 69, 70, 71, 4000].map(|id| set.contains(id)), [others, others, !others, others, others]);
-            assert_eq!(set.began_with_all(), others);
+            assert_eq!(set.allows_by_default(), others);
             assert!(!set.is_complete());
             set.set(70, others);
             assert_eq!(set.is_complete(), others);
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_let_in_as_a_disabled_user() {
+    fn a_disabled_user_cannot_log_in() {
         let mut user = User::unlimited_default();
         user.enabled = false;
         assert!(!user.admits(b""));

@@ -82,8 +82,8 @@ impl Acl {
     /// Returns the user that accepts this name and password. An unknown name is refused no faster than a wrong
     /// password.
     pub fn log_in(&self, name: &[u8], password: &[u8]) -> Option<Arc<User>> {
-        let nobody = || Arc::new(User::new(name.into(), false));
-        Some(self.find(name).unwrap_or_else(nobody)).filter(|user| user.admits(password))
+        let unknown_user = || Arc::new(User::new(name.into(), false));
+        Some(self.find(name).unwrap_or_else(unknown_user)).filter(|user| user.admits(password))
     }
 
     /// All users by name.

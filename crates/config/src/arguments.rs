@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_argument_may_ask_for_something_else() {
+    fn the_first_argument_selects_the_mode() {
         assert_eq!(parse(&["-v"]), Invocation::Version);
         assert_eq!(parse(&["--version", "x"]), Invocation::Version);
         assert_eq!(parse(&["--help"]), Invocation::Help);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn an_option_may_hold_its_value() {
+    fn an_option_may_include_its_value() {
         assert_eq!(options(&["--maxmemory 700mb", "--port 1"]), "maxmemory 700mb \nport 1 ");
         assert_eq!(options(&["--port=7777"]), "port=7777 ");
     }

@@ -23,16 +23,16 @@ pub fn expand(pattern: &Path) -> io::Result<Vec<PathBuf>> {
         }
         let name = shell_to_glob(name);
         let mut next = Vec::new();
-        for folder in &found {
-            let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-            let Ok(entries) = folder.read_dir() else {
+        for dir in &found {
+            let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
+            let Ok(entries) = dir.read_dir() else {
                 continue;
             };
             for entry in entries {
                 let entry = entry?.file_name();
                 let hidden = entry.as_bytes().starts_with(b".") && !name.starts_with(b".");
                 if !hidden && matches(&name, entry.as_bytes(), false) {
-                    next.push(folder.join(&entry));
+                    next.push(dir.join(&entry));
                 }
             }
         }
@@ -58,13 +58,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_found_in_order_and_hidden_ones_are_not() {
-        let folder = tempfile::tempdir().unwrap();
+    fn files_are_found_in_order_without_hidden_ones() {
+        let dir = tempfile::tempdir().unwrap();
         for name in ["b.conf", "a.conf", ".c.conf", "a.txt"] {
-            std::fs::write(folder.path().join(name), "").unwrap();
+            std::fs::write(dir.path().join(name), "").unwrap();
         }
         let names = |pattern: &str| -> Vec<String> {
-            let found = expand(&folder.path().join(pattern)).unwrap();
+            let found = expand(&dir.path().join(pattern)).unwrap();
             found.iter().map(|path| path.file_name().unwrap().to_string_lossy().into_owned()).collect()
         };
         assert_eq!(names("*.conf"), ["a.conf", "b.conf"]);

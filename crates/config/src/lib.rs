@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn every_directive_reads_back_what_it_shows() {
+    fn every_directive_round_trips() {
         let values = Values::defaults().unwrap();
         for id in ids() {
             let directive = id.directive();
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn exact_names_are_listed_as_written_and_once() {
+    fn exact_names_are_listed_once_as_written() {
         assert_eq!(names(&["MaxClients", "maxclient*"]), ["MaxClients"]);
         assert_eq!(names(&["slowlog-max-len", "slowlog-max-len"]), ["slowlog-max-len"]);
     }
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_read_in_their_own_types() {
+    fn settings_are_read_with_their_types() {
         let config = config();
         assert_eq!(config.read(network::PORT), 6379);
         assert_eq!(config.read(network::BIND).list().len(), 2);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_the_server_puts_moves_the_generation() {
+    fn publishing_a_value_advances_the_generation() {
         let config = config();
         let before = config.generation();
         config.put(replication::REPLICAOF, Some(shapes::Primary { host: "h".into(), port: 1 }));
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn every_type_holds_the_values_of_its_directive() {
+    fn every_type_covers_the_bounds_of_its_directive() {
         let mut values = Values::defaults().unwrap();
         assert_types_hold(&values);
         for pick in [|min, _| min, |_, max| max] as [fn(i128, i128) -> i128; 2] {

@@ -141,25 +141,25 @@ pub fn load(
     stdin: &mut dyn Read,
     accept: &mut dyn FnMut(Entry) -> Result<(), Refusal>,
 ) -> Result<Loaded, LoadError> {
-    let whole = |error: io::Error| LoadError::Whole(error.into());
-    let values = Values::defaults().map_err(whole)?;
-    let file = sources.file.as_deref().map(std::path::absolute).transpose().map_err(whole)?;
+    let unplaced = |error: io::Error| LoadError::Whole(error.into());
+    let values = Values::defaults().map_err(unplaced)?;
+    let file = sources.file.as_deref().map(std::path::absolute).transpose().map_err(unplaced)?;
     let mut reader = Reader { values, save_seen: false, depth: 0, accept };
     if let Some(file) = &file {
         reader.read_files(file)?;
     }
     if sources.stdin {
         let mut lines = Vec::new();
-        stdin.read_to_end(&mut lines).map_err(whole)?;
+        stdin.read_to_end(&mut lines).map_err(unplaced)?;
         reader.read_lines(&lines, &Origin::Stdin)?;
     }
     reader.read_lines(&sources.options, &Origin::CommandLine)?;
-    check_whole(&reader.values).map_err(LoadError::Whole)?;
+    check_consistency(&reader.values).map_err(LoadError::Whole)?;
     Ok(Loaded { values: reader.values, file })
 }
 
 /// Checks conditions that involve several settings.
-fn check_whole(values: &Values) -> Result<(), Refusal> {
+fn check_consistency(values: &Values) -> Result<(), Refusal> {
     let logfile = values.read(logging::LOGFILE);
     if !logfile.is_empty() {
         let path = values.read(process::DIR).resolve(&logfile);
@@ -242,8 +242,8 @@ impl Reader<'_> {
         let split;
         let args = match args {
             // `"arg1 arg2"` in quotes is equivalent to `arg1 arg2`; an empty argument remains a single one.
-            [whole] if several && !whole.is_empty() => {
-                split = split_args(whole).ok_or(Refusal::new("Unbalanced quotes in configuration line"))?;
+            [unplaced] if several && !unplaced.is_empty() => {
+                split = split_args(unplaced).ok_or(Refusal::new("Unbalanced quotes in configuration line"))?;
                 &split
             }
             args => args,
@@ -317,17 +317,17 @@ mod tests {
     use super::*;
 
     struct Case {
-        folder: tempfile::TempDir,
+        dir: tempfile::TempDir,
         entries: Vec<Entry>,
     }
 
     impl Case {
         fn new() -> Self {
-            Self { folder: tempfile::tempdir().unwrap(), entries: Vec::new() }
+            Self { dir: tempfile::tempdir().unwrap(), entries: Vec::new() }
         }
 
         fn path(&self, name: &str) -> PathBuf {
-            self.folder.path().canonicalize().unwrap().join(name)
+            self.dir.path().canonicalize().unwrap().join(name)
         }
 
         fn write(&self, name: &str, lines: &str) -> PathBuf {
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_tell_file_line_and_reason() {
+    fn errors_name_file_line_and_reason() {
         let mut case = Case::new();
         let text = case.load("\nport 1\n  port 1 2  \n").unwrap_err();
         let path = case.path("kvick.conf");
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn retired_directives_are_read_over() {
+    fn retired_directives_are_ignored() {
         let lines: String = tables::RETIRED.iter().map(|name| format!("{name} yes\n")).collect();
         assert_eq!(Case::new().load(&lines).unwrap(), Values::defaults().unwrap());
     }
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn other_lines_replace_those_before() {
+    fn later_lines_replace_earlier_ones() {
         assert_eq!(shown("port 1\nport 2", "port"), "2");
         assert_eq!(
             shown("hash-max-ziplist-entries 20\nhash-max-listpack-entries 21", "hash-max-ziplist-entries"),
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_comes_before_standard_input_and_that_before_options() {
+    fn options_override_standard_input_which_overrides_the_file() {
         let mut case = Case::new();
         let file = Some(case.write("kvick.conf", "port 1\ntimeout 1\nhz 1"));
         let sources = Sources { file: file.clone(), stdin: true, options: b"port \"3\" \nsave \"\"".to_vec() };
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_outside_files_name_their_place() {
+    fn errors_outside_files_name_their_source() {
         let mut case = Case::new();
         let sources = Sources { options: b"port \"6379\" \"6380\" ".to_vec(), ..Sources::default() };
         let text = case.load_all(sources, "").unwrap_err();
@@ -476,17 +476,17 @@ mod tests {
     }
 
     #[test]
-    fn included_files_count_where_they_stand() {
+    fn included_files_take_effect_at_their_position() {
         let mut case = Case::new();
         case.write("a.inc", "port 2\ntimeout 2");
         case.write("b.inc", "timeout 3");
-        let folder = case.path("").display().to_string();
-        let values = case.load(&format!("timeout 1\ndir {folder}\ninclude *.inc\nport 9\ninclude none*")).unwrap();
+        let dir = case.path("").display().to_string();
+        let values = case.load(&format!("timeout 1\ndir {dir}\ninclude *.inc\nport 9\ninclude none*")).unwrap();
         assert_eq!((values.read(network::PORT), values.read(network::TIMEOUT)), (9, 3));
     }
 
     #[test]
-    fn an_included_file_that_is_missing_or_wrong_is_an_error() {
+    fn a_missing_or_invalid_included_file_is_an_error() {
         let mut case = Case::new();
         let missing = case.path("missing").display().to_string();
         let text = case.load(&format!("include {missing}")).unwrap_err();
@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_include_themselves_are_an_error() {
+    fn recursive_includes_are_an_error() {
         let mut case = Case::new();
         let path = case.path("kvick.conf").display().to_string();
         let text = case.load(&format!("include {path}")).unwrap_err();
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_reach_their_addressee_in_order() {
+    fn deferred_lines_keep_their_order() {
         let mut case = Case::new();
         let lines = "rename-command FLUSHALL ''\nuser bob on >x\nloadmodule /m.so a 'b c'\nMod.Level a b\nuser al off";
         case.load(lines).unwrap();
@@ -521,15 +521,15 @@ mod tests {
     }
 
     #[test]
-    fn the_log_file_is_created_where_dir_says() {
+    fn the_log_file_is_created_in_dir() {
         let mut case = Case::new();
-        let folder = case.path("").display().to_string();
-        case.load(&format!("dir {folder}\nlogfile the.log")).unwrap();
+        let dir = case.path("").display().to_string();
+        case.load(&format!("dir {dir}\nlogfile the.log")).unwrap();
         assert!(case.path("the.log").exists());
     }
 
     #[test]
-    fn one_argument_may_hold_several() {
+    fn one_argument_may_contain_several() {
         assert_eq!(shown("shutdown-on-sigterm 'nosave force'", "shutdown-on-sigterm"), "nosave force");
         assert_eq!(shown("oom-score-adj-values '1 2 3'", "oom-score-adj-values"), "1 2 3");
         assert_eq!(shown("shutdown-on-sigint nosave force now", "shutdown-on-sigint"), "nosave now force");

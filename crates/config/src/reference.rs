@@ -49,7 +49,7 @@ fn load_lines(lines: &str) -> Values {
 }
 
 #[test]
-fn the_file_is_right_as_it_stands() {
+fn the_file_loads_as_shipped() {
     assert_eq!(load_lines(CONF), Values::defaults().unwrap());
     assert!(CONF.lines().all(|line| line.is_empty() || line.starts_with('#')));
 }
@@ -80,9 +80,9 @@ fn every_default_in_the_file_is_the_tables() {
 fn the_file_says_of_each_directive_whether_it_has_an_effect() {
     for (line, about) in shown_lines() {
         let about: Vec<&str> = about.split_whitespace().collect();
-        let says_kept = about.join(" ").contains("No effect yet.");
+        let says_no_effect = about.join(" ").contains("No effect yet.");
         let name = name_of(line);
-        assert_eq!(says_kept, effect_of(name) == Effect::Kept, "{name}");
+        assert_eq!(says_no_effect, effect_of(name) == Effect::Kept, "{name}");
         assert!(!about.is_empty(), "{name} is not explained");
     }
 }
@@ -100,10 +100,10 @@ fn the_documentation_lists_the_directives_without_effect() {
         assert!(why.ends_with('.') && why.len() > 10, "{line} gives no reason");
         listed.push(name);
     }
-    let kept_words = tables::FILE_WORDS.iter().filter(|word| word.effect == Effect::Kept).map(|word| word.name);
+    let ineffective_words = tables::FILE_WORDS.iter().filter(|word| word.effect == Effect::Kept).map(|word| word.name);
     let directives = tables::ids().map(|id| id.directive());
     let kept = directives.filter(|directive| directive.effect == Effect::Kept).map(|directive| directive.name);
-    let kept: BTreeSet<&str> = kept.chain(kept_words).collect();
+    let kept: BTreeSet<&str> = kept.chain(ineffective_words).collect();
     assert_eq!(listed.iter().copied().collect::<BTreeSet<_>>(), kept);
     assert_eq!(listed.len(), kept.len(), "each directive is listed once");
 }

@@ -115,7 +115,7 @@ impl Draft {
             }
             return;
         }
-        if is_left_out(id, values, defaults) {
+        if is_omitted(id, values, defaults) {
             return;
         }
         if let Some(args) = value.rewrite(kind) {
@@ -167,7 +167,7 @@ fn is_always_written(kind: &Kind) -> bool {
 }
 
 /// Whether a setting must not be written: its default cannot be expressed, or the cluster stores it.
-fn is_left_out(id: Id, values: &Values, defaults: &Values) -> bool {
+fn is_omitted(id: Id, values: &Values, defaults: &Values) -> bool {
     let at_default = values.value(id) == defaults.value(id);
     (id == network::BIND.id() || id == network::RDMA_BIND.id()) && at_default
         || id == replication::REPLICAOF.id() && values.read(cluster::CLUSTER_ENABLED)
@@ -218,13 +218,13 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_back_at_its_default_keeps_its_line_but_an_unset_one_loses_it() {
+    fn settings_reset_to_their_default_keep_their_line_unless_unset() {
         let new = plain("timeout 5\npidfile /x\nbind 1.1.1.1\nreplicaof h 1\n", &[]);
         assert_eq!(new, ["timeout 0", "", MARKER]);
     }
 
     #[test]
-    fn many_lines_of_one_setting_become_one() {
+    fn repeated_lines_are_merged() {
         let old = "save 900 1\nsave 60 5\n\n\n\nport 1\nport 2\n";
         let new =
             rewritten(old.as_bytes(), &values(&[("save", "60 5 1 1")]), &values(&[]), Extras::default(), Add::Changed);
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn aliases_are_rewritten_by_the_proper_name() {
+    fn aliases_are_rewritten_to_the_directive_name() {
         let new = plain(
             "hash-max-ziplist-entries 20\nhash-max-listpack-entries 21\n",
             &[("hash-max-listpack-entries", "100")],
@@ -252,13 +252,13 @@ mod tests {
     }
 
     #[test]
-    fn words_that_are_not_settings_stay() {
+    fn unknown_lines_are_kept() {
         let old = "include /x.conf\nrename-command flushdb badger\nuser bob on\nloadmodule /m.so\n";
         assert_eq!(plain(old, &[]).join("\n"), format!("{old}{MARKER}"));
     }
 
     #[test]
-    fn users_and_modules_take_the_place_of_those_before() {
+    fn users_and_modules_replace_their_old_lines() {
         let (users, modules) = ([b"default on".to_vec(), b"al off".to_vec()], []);
         let extras = Extras { users: Some(&users), modules: Some(&modules) };
         let new = lines("user bob on\nloadmodule /m.so\n", &[], extras);
@@ -266,29 +266,29 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_nobody_understands_become_comments() {
+    fn invalid_lines_become_comments() {
         let new = plain("nosuch 1\nport \"1\ndynamic-hz yes\n", &[]);
         assert_eq!(new, ["# ??? nosuch 1", "# ??? port \"1", "# ??? dynamic-hz yes", MARKER]);
     }
 
     #[test]
-    fn a_cluster_keeps_its_primaries_itself() {
+    fn replicaof_is_not_written_in_cluster_mode() {
         let settings = [("cluster-enabled", "yes"), ("replicaof", "h 1")];
         assert_eq!(plain("", &settings), [MARKER, "cluster-enabled yes"]);
     }
 
     /// Writes all values to a new file and reads them back.
     fn round_trip(values: &Values, add: Add) -> Values {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("kvick.conf");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kvick.conf");
         rewrite(&path, values, Extras::default(), add).unwrap();
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing else is left in the folder");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing else is left in the folder");
         let sources = Sources { file: Some(path), ..Sources::default() };
         load(&sources, &mut io::empty(), &mut |_| Ok(())).unwrap().values
     }
 
     #[test]
-    fn what_is_written_reads_back() {
+    fn a_rewritten_file_loads_again() {
         let settings = [
             ("maxmemory", "9223372036854775808"),
             ("maxmemory-clients", "100%"),
@@ -313,12 +313,12 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_replaced_stays_as_it_is() {
-        let folder = tempfile::tempdir().unwrap();
-        let inner = folder.path().join("inner");
+    fn a_file_that_cannot_be_replaced_is_unchanged() {
+        let dir = tempfile::tempdir().unwrap();
+        let inner = dir.path().join("inner");
         fs::create_dir(&inner).unwrap();
         assert!(rewrite(&inner, &values(&[]), Extras::default(), Add::Changed).is_err());
         assert!(replace(&inner, b"x").is_err());
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 }

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_change_together() {
+    fn settings_change_atomically() {
         let config = config();
         let generation = config.generation();
         let changed = set(&config, &[("MAXMEMORY", "10mb"), ("save", "3000 5"), ("slowlog-max-len", "7")]).unwrap();
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_change_is_undone_everywhere() {
+    fn a_refused_change_is_rolled_back() {
         let config = config();
         let mut effects = Vec::new();
         let mut apply = |id: Id, values: &Values| {
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn effects_see_the_values_before_others_do() {
+    fn effects_run_before_the_values_are_published() {
         let config = config();
         let mut apply = |_: Id, values: &Values| {
             assert_eq!((values.read(network::PORT), values.read(network::TIMEOUT)), (7, 8));
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn protected_settings_open_to_everybody_or_to_this_machine() {
+    fn protected_settings_can_be_enabled_for_all_or_local_clients() {
         let local = Caller { is_local: true, is_loading: false };
         for (allowed, far, near) in [("no", false, false), ("yes", true, true), ("local", false, true)] {
             let mut values = Values::defaults().unwrap();

@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn oom_scores_are_three_within_bounds() {
+    fn oom_scores_are_three_bounded_integers() {
         assert_eq!(OomScores::parse(&args("1 -2 2000")).unwrap().to_string(), "1 -2 2000");
         assert_eq!(OomScores::parse(&args("1 2")).unwrap_err().to_string(), "wrong number of arguments");
         let text = OomScores::parse(&args("1 2 2001")).unwrap_err().to_string();
@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_sit_between_0_and_100() {
+    fn percentiles_are_between_0_and_100() {
         assert_eq!(Percentiles::parse(&args("50.125 99 0")).unwrap().to_string(), "50.125 99 0");
         assert!(Percentiles::parse(&[b""]).unwrap().list().is_empty());
         let refusal = |line| Percentiles::parse(&args(line)).unwrap_err().to_string();
@@ -505,11 +505,11 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_entered_from_the_one_before() {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::create_dir(folder.path().join("inner")).unwrap();
-        std::fs::write(folder.path().join("file"), "").unwrap();
-        let outer = Directory::current().unwrap().enter(folder.path().as_os_str().as_bytes()).unwrap();
+    fn relative_directories_are_resolved_against_the_current_one() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("inner")).unwrap();
+        std::fs::write(dir.path().join("file"), "").unwrap();
+        let outer = Directory::current().unwrap().enter(dir.path().as_os_str().as_bytes()).unwrap();
         let inner = outer.enter(b"./inner").unwrap();
         assert_eq!(inner.enter(b"..").unwrap(), outer);
         let refusal = |name: &[u8]| outer.enter(name).unwrap_err().to_string();

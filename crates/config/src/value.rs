@@ -135,7 +135,7 @@ impl Value {
             }
             Kind::Special(Special::Directory) => match current {
                 Self::Directory(from) => from.enter(only(args)?).map(Self::Directory),
-                _ => Err(Refusal::new("there is no directory to start from")),
+                _ => Err(Refusal::new("the current directory is unknown")),
             },
             Kind::Special(Special::OutputLimits) => match current {
                 Self::OutputLimits(limits) => limits.changed(args).map(Self::OutputLimits),
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn integers_tell_their_bounds() {
+    fn integer_errors_name_the_bounds() {
         assert_eq!(parse(&COUNT, &["11"]).unwrap_err(), "argument must be between 0 and 10 inclusive");
         assert_eq!(parse(&COUNT, &["x"]).unwrap_err(), "argument couldn't be parsed into an integer");
         assert_eq!(parse(&COUNT, &["1", "2"]).unwrap_err(), "wrong number of arguments");
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn integers_are_shown_and_rewritten_in_their_form() {
+    fn integers_keep_their_form() {
         assert_eq!((shown(&MODE, &["0700"]), rewritten(&MODE, &["700"])), ("700".into(), "700".into()));
         assert_eq!((shown(&SIZE, &["2mb"]), rewritten(&SIZE, &["2mb"])), ("2097152".into(), "2mb".into()));
         assert_eq!(shown(&SIZE, &["18446744073709551615"]), "18446744073709551615");
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unset_text_is_shown_empty_and_not_rewritten() {
+    fn an_unset_string_is_shown_empty_and_not_rewritten() {
         let optional = Kind::Text { empty_is_unset: true };
         assert_eq!(shown(&optional, &[""]), "");
         assert_eq!(parse(&optional, &[""]).unwrap().rewrite(&optional), None);
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn system_errors_are_told_in_the_systems_words() {
+    fn system_errors_have_the_text_of_the_system() {
         let error = std::io::Error::from_raw_os_error(2);
         assert_eq!(Refusal::from(error).to_string(), "No such file or directory");
     }

@@ -143,7 +143,7 @@ impl Core {
     pub fn set_mailboxes(&self, mailboxes: Vec<Arc<Mailbox<Message>>>) {
         // Only a bug in the startup code calls this twice; the first value stays.
         let _ = self.mailboxes.set(mailboxes);
-        self.memory.mark_startup();
+        self.memory.record_startup();
     }
 
     /// Sets the function that interrupts the connection to the primary. Later calls have no effect.

@@ -97,7 +97,7 @@ impl DurableCore {
         let _ = self.replication.set(replication);
     }
 
-    /// Sets the factory of [`Replayer`](crate::replay::Replayer)s, once.
+    /// Sets the factory of [`Replayer`]s, once.
     pub fn set_replayer(&self, make: impl Fn(Participant) -> Box<dyn Replayer> + Send + Sync + 'static) {
         // As above.
         let _ = self.make_replayer.set(Box::new(make));

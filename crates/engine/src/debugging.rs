@@ -22,7 +22,7 @@ use kvick_resp::{Args, Reply};
 use kvick_runtime::logging;
 use kvick_script::{Console, Debugger, Failure, Heard};
 use kvick_scripting::Scripting;
-use kvick_scripting::debugging::{self, Copied, Mode};
+use kvick_scripting::debugging::{self, Forked, Mode};
 use kvick_store::{EventClass, Reach};
 use std::sync::Arc;
 
@@ -71,19 +71,19 @@ impl Engine {
                     context.locked.add_global(self.participant);
                 }
                 let muted = Arc::new(self.muted_config());
-                let copied = self.server.scripting.sessions.copy();
-                let copied = copied.map_err(|error| {
+                let forked = self.server.scripting.sessions.copy();
+                let forked = forked.map_err(|error| {
                     Error::new(format!("ERR Fork() failed: can't run EVAL in debugging mode: {error}"))
                 })?;
-                match copied {
-                    Copied::Server => {
+                match forked {
+                    Forked::Server => {
                         client.fate = Fate::Close;
                         if let Some(connection) = context.yielder.connection() {
                             connection.hand_over();
                         }
                         Ok(())
                     }
-                    Copied::Session => self.debug_in_copy(client, muted, script_call, args, context),
+                    Forked::Session => self.debug_in_copy(client, muted, script_call, args, context),
                 }
             }
         }
@@ -110,7 +110,7 @@ impl Engine {
         mut context: ScriptContext<'_>,
     ) -> ! {
         let Some(connection) = context.yielder.connection() else { debugging::leave() };
-        debugging::settle_in(connection.fd());
+        debugging::prepare_child(connection.fd());
         self.runtime_config = muted;
         self.is_copy = true;
         self.effects.begin_group();

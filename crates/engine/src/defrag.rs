@@ -9,7 +9,7 @@
 
 use crate::services::Services;
 use kvick_config::tables::memory as settings;
-use kvick_runtime::memory::Waste;
+use kvick_runtime::memory::SlabFragmentation;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -117,7 +117,7 @@ impl Defrag {
             drop(state);
             return self.stop();
         }
-        let waste = Waste::measure();
+        let waste = SlabFragmentation::measure();
         let lower = values.read(settings::ACTIVE_DEFRAG_THRESHOLD_LOWER);
         // Hysteresis: a run continues until the waste is well below the level at which it would start.
         let margin = if runs { 0.75 } else { 1.0 };

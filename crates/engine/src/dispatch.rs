@@ -289,7 +289,8 @@ impl Engine {
         result
     }
 
-    /// Appends the part of the primary's current request that no handler committed: see [`Effects::repeat`].
+    /// Appends the part of the primary's current request that no handler committed: see
+    /// [`Effects::repeat`](kvick_store::Effects::repeat).
     pub fn commit_verbatim(&mut self) {
         self.effects.commit_verbatim(&self.server.keyspace.log);
     }

@@ -129,7 +129,7 @@ impl Engine {
                 return false;
             }
         }
-        if limits.bytes > 0 && kvick_runtime::memory::own_balance() >= self.evicting.allowed {
+        if limits.bytes > 0 && kvick_runtime::memory::thread_balance() >= self.evicting.allowed {
             self.make_room();
         }
         true
@@ -232,7 +232,7 @@ impl Engine {
         self.settle_memory();
         let excess = eviction::excess(self.server, self.runtime_config.eviction.bytes);
         if excess <= 0 {
-            self.evicting.allowed = kvick_runtime::memory::own_balance() - excess / self.server.workers() as i64;
+            self.evicting.allowed = kvick_runtime::memory::thread_balance() - excess / self.server.workers() as i64;
         }
         excess
     }

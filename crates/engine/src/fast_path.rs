@@ -40,7 +40,7 @@ impl Engine {
     #[inline]
     fn fast_path_for(&self, client: &Client) -> Option<(u64, i64)> {
         let word = self.server.admission.word();
-        let balance_max = match word ^ client.free_word() {
+        let balance_max = match word ^ client.unrestricted_word() {
             0 => i64::MAX,
             // A memory limit is set, but no eviction is needed yet.
             bits if bits == Reasons::LIMITED.word() => self.unchecked_balance_max()?,
@@ -87,7 +87,7 @@ impl Engine {
             if changed
                 || start > replies_max
                 || client.info.is_doomed()
-                || (is_limited && kvick_runtime::memory::own_balance() >= balance_max)
+                || (is_limited && kvick_runtime::memory::thread_balance() >= balance_max)
             {
                 break;
             }

@@ -242,7 +242,7 @@ impl Engine {
     pub(super) fn lock_global(&mut self, admission: Admitted) -> Option<Locked> {
         self.leave();
         let running = &self.server.scripting.running;
-        let locked = self.server.keyspace.lock_global_while(|| !running.is_shown());
+        let locked = self.server.keyspace.lock_global_while(|| !running.is_visible());
         let locked = locked.filter(|_| self.is_still_admitted(admission));
         if locked.is_none() {
             self.enter();
@@ -283,7 +283,7 @@ impl Engine {
     #[inline]
     pub(super) fn settle_scripts(&mut self, command: &CommandInfo, global: bool) -> Option<Scripts> {
         if command.class == Class::Script {
-            return self.take_turn().map(Scripts::Own);
+            return self.acquire_turn().map(Scripts::Own);
         }
         if !global && command.spec.flags.contains(Flags::TOUCHES_ARBITRARY_KEYS) {
             let mut attempts = 0;
@@ -300,13 +300,13 @@ impl Engine {
     }
 
     /// Takes the right to run a script; `None` when another script has been running for a while.
-    pub(super) fn take_turn(&mut self) -> Option<Turn<'static>> {
+    pub(super) fn acquire_turn(&mut self) -> Option<Turn<'static>> {
         let mut attempts = 0;
         if !self.let_blocked_go_first() {
             return None;
         }
         loop {
-            if let Some(turn) = self.server.scripting.take_turn(|| false) {
+            if let Some(turn) = self.server.scripting.acquire_turn(|| false) {
                 return Some(turn);
             }
             if !self.keep_waiting(&mut attempts) {
@@ -319,8 +319,9 @@ impl Engine {
     /// scripts could starve them. Returns false when the worker left its batch meanwhile and cannot enter it again.
     #[inline]
     fn let_blocked_go_first(&mut self) -> bool {
-        let others = |engine: &Self| engine.server.scripting.held.load(Ordering::Relaxed) > engine.blocked_by_script;
-        if others(self) && !self.server.scripting.running.is_shown() {
+        let others =
+            |engine: &Self| engine.server.scripting.blocked_requests.load(Ordering::Relaxed) > engine.blocked_by_script;
+        if others(self) && !self.server.scripting.running.is_visible() {
             let began = Instant::now();
             while others(self) && began.elapsed() < PRECEDENCE_MAX {
                 std::thread::sleep(PRECEDENCE_MAX / 100);
@@ -335,7 +336,7 @@ impl Engine {
     /// Whether to continue waiting for a lock. Leaves the batch for a moment when another thread wants the global lock,
     /// so the caller's admission may be outdated afterwards.
     fn keep_waiting(&mut self, attempts: &mut u32) -> bool {
-        if self.server.scripting.running.is_shown() {
+        if self.server.scripting.running.is_visible() {
             *attempts += 1;
             if *attempts > ATTEMPTS_MAX {
                 return false;

@@ -106,7 +106,7 @@ impl Rejection {
             && admission.has(Reasons::LOADING)
             && (since_ms..since_ms + BRIEF_MS).contains(&clock::unix_ms())
             && loading.loaded_bytes.load(Ordering::Relaxed) < server.config.read(LOADING_PROCESS_EVENTS_INTERVAL_BYTES)
-            && !server.scripting.running.is_shown()
+            && !server.scripting.running.is_visible()
     }
 }
 

@@ -16,13 +16,13 @@ impl Client {
     /// Whether its requests need no checks, because neither its rights nor the admission word restrict them.
     #[inline]
     pub fn is_free(&self, admission: &Admission) -> bool {
-        self.identity.free_word() == admission.word()
+        self.identity.unrestricted_word() == admission.word()
     }
 
     /// The admission word under which [that](Self::is_free) holds.
     #[inline]
-    pub fn free_word(&self) -> u64 {
-        self.identity.free_word()
+    pub fn unrestricted_word(&self) -> u64 {
+        self.identity.unrestricted_word()
     }
 
     /// Whether its user is unrestricted, as of the last lookup.

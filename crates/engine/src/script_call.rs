@@ -188,12 +188,12 @@ impl Engine {
         interpreters: &mut Interpreters,
     ) -> Result<(Code, Request<'a>), Error> {
         let scripting = &self.server.scripting;
-        scripting.heed_settings(self.server, self.runtime_config.insecure_scripts, interpreters);
+        scripting.apply_settings(self.server, self.runtime_config.insecure_scripts, interpreters);
         match script_call.source {
             Source::Script => {
                 let request = Request::new(args, Error::NOT_INTEGER)?;
                 let sum = self.recent_sum.of(&args[1]);
-                let known = scripting.scripts.lock().to_run(&sum);
+                let known = scripting.scripts.lock().get_to_run(&sum);
                 let script = match known {
                     Some(script) => script,
                     None => {
@@ -206,7 +206,7 @@ impl Engine {
             Source::Sum => {
                 let sum = Sum::read(&args[1]).ok_or(UNKNOWN)?;
                 let request = Request::new(args, Error::NOT_INTEGER)?;
-                let script = scripting.scripts.lock().to_run(&sum).ok_or(UNKNOWN)?;
+                let script = scripting.scripts.lock().get_to_run(&sum).ok_or(UNKNOWN)?;
                 Ok((Code::Script(script), request))
             }
             Source::Function => {

@@ -217,7 +217,7 @@ impl Engine {
                 || self.needs_global_lock(command, request.args())
         }) || transaction.may_be_refused_database(client.is_unrestricted());
         let scripts =
-            if transaction.may_run_script() { self.take_turn().map(Scripts::Own) } else { Some(Scripts::Any) };
+            if transaction.may_run_script() { self.acquire_turn().map(Scripts::Own) } else { Some(Scripts::Any) };
         let locked = match &scripts {
             None => None,
             Some(_) if global => self.lock_global(admission),

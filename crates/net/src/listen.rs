@@ -116,9 +116,9 @@ impl Listeners {
         let mut sockets = self.sockets.lock();
         let port = transport.port(values);
         let is_old = |listener: &Listener| listener.transport() == Some(transport);
-        let fresh = open_tcp(values, transport).or_else(|error| {
-            let in_the_way = sockets.iter().any(|listener| is_old(listener) && listener.port() == Some(port));
-            if error.kind() != io::ErrorKind::AddrInUse || !in_the_way {
+        let new_listeners = open_tcp(values, transport).or_else(|error| {
+            let taken_by_old = sockets.iter().any(|listener| is_old(listener) && listener.port() == Some(port));
+            if error.kind() != io::ErrorKind::AddrInUse || !taken_by_old {
                 return Err(error);
             }
             sockets.retain(|listener| !is_old(listener));
@@ -126,7 +126,7 @@ impl Listeners {
         })?;
         // Closing a socket takes it out of the poll.
         sockets.retain(|listener| !is_old(listener));
-        sockets.extend(fresh);
+        sockets.extend(new_listeners);
         Ok(())
     }
 
@@ -316,7 +316,7 @@ pub fn admit(
         return refuse(&mut socket, b"-ERR max number of clients reached\r\n");
     }
     // TLS clients receive the error after the handshake.
-    if keeps_out(runtime_config, peer.loopback, has_open_default_user) && !socket.is_handshaking() {
+    if is_refused_by_protected_mode(runtime_config, peer.loopback, has_open_default_user) && !socket.is_handshaking() {
         core.rejected_connections.fetch_add(1, Ordering::Relaxed);
         return refuse(&mut socket, PROTECTED.as_bytes());
     }
@@ -341,7 +341,11 @@ pub fn admit(
 }
 
 /// Whether protected mode refuses a client. `has_open_default_user`: the default user needs no password.
-pub fn keeps_out(runtime_config: &RuntimeConfig, loopback: bool, has_open_default_user: bool) -> bool {
+pub fn is_refused_by_protected_mode(
+    runtime_config: &RuntimeConfig,
+    loopback: bool,
+    has_open_default_user: bool,
+) -> bool {
     runtime_config.protected_mode && !loopback && has_open_default_user
 }
 

@@ -43,11 +43,11 @@ impl Socket {
         }
     }
 
-    /// Appends available bytes to `held`, at most `max`; `held` must have that much spare capacity.
-    pub fn read_behind(&mut self, held: &mut Vec<u8>, max: usize) -> io::Result<usize> {
-        let n = self.read_uninitialised(&mut held.spare_capacity_mut()[..max])?;
+    /// Appends available bytes to `buffer`, at most `max`; `buffer` must have that much spare capacity.
+    pub fn read_append(&mut self, buffer: &mut Vec<u8>, max: usize) -> io::Result<usize> {
+        let n = self.read_uninitialised(&mut buffer.spare_capacity_mut()[..max])?;
         // SAFETY: the socket wrote that many bytes there.
-        unsafe { held.set_len(held.len() + n) };
+        unsafe { buffer.set_len(buffer.len() + n) };
         Ok(n)
     }
 
@@ -88,8 +88,8 @@ impl Socket {
 
     /// Encrypted bytes that wait to be sent.
     #[inline]
-    pub fn held_output(&self) -> usize {
-        if let Socket::Tls(stream) = self { stream.held_output() } else { 0 }
+    pub fn pending_output(&self) -> usize {
+        if let Socket::Tls(stream) = self { stream.pending_output() } else { 0 }
     }
 
     /// Sends waiting bytes; the next write does so too.

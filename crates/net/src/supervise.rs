@@ -61,8 +61,8 @@ fn systemd() -> Option<Supervisor> {
         logging::warning(format_args!("systemd supervision error: NOTIFY_SOCKET not found!"));
         return None;
     };
-    let greeted = address(&name).and_then(|address| send(&address, "STATUS=Kvick is loading...\n").map(|()| address));
-    match greeted {
+    let connected = address(&name).and_then(|address| send(&address, "STATUS=Kvick is loading...\n").map(|()| address));
+    match connected {
         Ok(address) => {
             logging::notice(format_args!(
                 "Supervised by systemd. TimeoutStartSec and TimeoutStopSec of the service unit must leave the server \
@@ -120,8 +120,8 @@ mod tests {
 
     #[test]
     fn messages_reach_a_socket_in_the_file_system() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("notify");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("notify");
         let socket = UnixDatagram::bind(&path).unwrap();
         send(&address(path.as_os_str()).unwrap(), "READY=1\n").unwrap();
         assert_eq!(receive(&socket), "READY=1\n");

@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn rewrite(from: &str, to: &str, options: WriteOptions) -> Result<(u64, f64), Box<dyn Error>> {
-    let begun = Instant::now();
+    let began = Instant::now();
     let relaxed = ReadOptions { version_check: VersionCheck::Relaxed, ..ReadOptions::default() };
     let mut reader = Reader::new(File::open(from)?, relaxed)?;
     let mut writer = Writer::new(File::create(to)?, options)?;
@@ -40,5 +40,5 @@ fn rewrite(from: &str, to: &str, options: WriteOptions) -> Result<(u64, f64), Bo
         }
     }
     writer.finish()?;
-    Ok((keys, begun.elapsed().as_secs_f64()))
+    Ok((keys, began.elapsed().as_secs_f64()))
 }

@@ -157,12 +157,12 @@ mod tests {
     }
 
     #[test]
-    fn a_known_sum() {
+    fn the_checksum_of_a_known_input() {
         assert_eq!(update(0, b"123456789"), 0xe9c6_d914_c4b8_d9ca);
     }
 
     #[test]
-    fn every_length_and_cut_gives_the_same_sum() {
+    fn the_checksum_does_not_depend_on_the_pieces() {
         let bytes: Vec<u8> = (0..1200u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
         for length in 0..bytes.len() {
             let expected = bit_by_bit(7, &bytes[..length]);

@@ -55,7 +55,7 @@ impl Sink for Vec<u8> {
 const BUFFER_LEN: usize = 128 * 1024;
 
 /// A buffered writer that computes a checksum.
-pub(crate) struct Summed<W> {
+pub(crate) struct ChecksumWriter<W> {
     writer: W,
     buffer: Vec<u8>,
     sum: u64,
@@ -63,9 +63,9 @@ pub(crate) struct Summed<W> {
     written: u64,
 }
 
-impl<W: Write> Summed<W> {
+impl<W: Write> ChecksumWriter<W> {
     pub fn new(writer: W, sums: bool) -> Self {
-        Summed { writer, buffer: Vec::with_capacity(BUFFER_LEN), sum: 0, sums, written: 0 }
+        ChecksumWriter { writer, buffer: Vec::with_capacity(BUFFER_LEN), sum: 0, sums, written: 0 }
     }
 
     /// Number of bytes received, written or buffered.
@@ -75,12 +75,12 @@ impl<W: Write> Summed<W> {
 
     /// The checksum of all bytes received; 0 if checksums are disabled.
     pub fn sum(&mut self) -> io::Result<u64> {
-        self.pass_on()?;
+        self.flush_buffer()?;
         Ok(self.sum)
     }
 
     /// Writes the buffered bytes.
-    pub fn pass_on(&mut self) -> io::Result<()> {
+    pub fn flush_buffer(&mut self) -> io::Result<()> {
         let buffer = std::mem::take(&mut self.buffer);
         let result = self.write(&buffer);
         self.buffer = buffer;
@@ -105,8 +105,8 @@ impl<W: Write> Summed<W> {
     }
 
     #[cold]
-    fn put_slowly(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.pass_on()?;
+    fn put_through(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.flush_buffer()?;
         if bytes.len() >= BUFFER_LEN / 2 {
             return self.write(bytes);
         }
@@ -115,13 +115,13 @@ impl<W: Write> Summed<W> {
     }
 }
 
-impl<W: Write> Sink for Summed<W> {
+impl<W: Write> Sink for ChecksumWriter<W> {
     type Error = io::Error;
 
     #[inline]
     fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.buffer.capacity() - self.buffer.len() < bytes.len() {
-            return self.put_slowly(bytes);
+            return self.put_through(bytes);
         }
         self.buffer.extend_from_slice(bytes);
         Ok(())

@@ -7,7 +7,7 @@ pub const VERSION_REDIS: u16 = 11;
 /// The version that Redis 7.4 writes: with its own format for expiry of hash fields.
 pub(crate) const VERSION_REDIS_7_4: u32 = 12;
 /// Versions of Redis after the fork of Valkey.
-const FOREIGN: std::ops::RangeInclusive<u32> = 12..=79;
+const FOREIGN_VERSIONS: std::ops::RangeInclusive<u32> = 12..=79;
 /// Types and opcodes that other servers may define differently.
 pub(crate) const FOREIGN_BYTES: std::ops::RangeInclusive<u8> = 22..=243;
 
@@ -30,12 +30,12 @@ impl VersionCheck {
 
 /// True for versions of Redis after the fork of Valkey.
 pub fn is_foreign(version: u32) -> bool {
-    FOREIGN.contains(&version)
+    FOREIGN_VERSIONS.contains(&version)
 }
 
 /// True for versions whose files begin with VALKEY instead of REDIS.
 pub(crate) fn has_valkey_magic(version: u32) -> bool {
-    version > *FOREIGN.end()
+    version > *FOREIGN_VERSIONS.end()
 }
 
 /// Bytes before a type, or in place of one.
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_accepted_as_the_check_says() {
+    fn versions_are_accepted_by_the_version_check() {
         for (version, strict, relaxed) in [
             (0, false, false),
             (1, true, true),
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn the_byte_22_means_what_its_version_says() {
+    fn type_byte_22_depends_on_the_version() {
         assert_eq!(Type::from_byte(22, 80), Some(Type::HashExpiry));
         assert_eq!(Type::from_byte(22, 12), Some(Type::RedisHashPreRelease));
         assert_eq!(Type::from_byte(25, 12), Some(Type::RedisHashListpack));

@@ -81,7 +81,7 @@ const BUFFER_LEN: usize = 256 * 1024;
 /// Maximum length of strings that are borrowed from the buffer.
 const IN_PLACE_MAX: u64 = 64 * 1024;
 /// Initial capacity for a longer string, in bytes, before its bytes arrive.
-const AHEAD_MIN: u64 = 1024 * 1024;
+const RESERVE_MIN: u64 = 1024 * 1024;
 
 /// A dump that is read and checksummed incrementally.
 pub(crate) struct Stream<'r, R> {
@@ -91,7 +91,7 @@ pub(crate) struct Stream<'r, R> {
     start: usize,
     end: usize,
     /// The position in the buffer up to which bytes are included in `sum`.
-    summed: usize,
+    checksummed: usize,
     sum: u64,
     /// Whether to compute a checksum.
     sums: bool,
@@ -103,12 +103,12 @@ pub(crate) struct Stream<'r, R> {
 impl<'r, R: Read> Stream<'r, R> {
     pub fn new(reader: R, sums: bool, progress: Option<Progress<'r>>) -> Self {
         let buffer = vec![0; BUFFER_LEN].into_boxed_slice();
-        Stream { reader, buffer, start: 0, end: 0, summed: 0, sum: 0, sums, before: 0, progress }
+        Stream { reader, buffer, start: 0, end: 0, checksummed: 0, sum: 0, sums, before: 0, progress }
     }
 
     /// The checksum of all bytes taken.
     pub fn sum(&mut self) -> u64 {
-        self.add_up();
+        self.update_checksum();
         self.sum
     }
 
@@ -117,21 +117,21 @@ impl<'r, R: Read> Stream<'r, R> {
         (self.buffer[self.start..self.end].to_vec(), self.reader)
     }
 
-    fn add_up(&mut self) {
+    fn update_checksum(&mut self) {
         if self.sums {
-            self.sum = crc64::update(self.sum, &self.buffer[self.summed..self.start]);
+            self.sum = crc64::update(self.sum, &self.buffer[self.checksummed..self.start]);
         }
-        self.summed = self.start;
+        self.checksummed = self.start;
     }
 
     /// Fills the buffer until it holds `n` bytes that were not taken; `n` is at most half its size.
     #[cold]
     fn fill(&mut self, n: usize) -> Result<(), Error> {
-        self.add_up();
+        self.update_checksum();
         self.buffer.copy_within(self.start..self.end, 0);
         self.before += self.start as u64;
         self.end -= self.start;
-        (self.start, self.summed) = (0, 0);
+        (self.start, self.checksummed) = (0, 0);
         while self.end < n {
             match self.reader.read(&mut self.buffer[self.end..]) {
                 Ok(0) => return Err(self.ends()),
@@ -167,7 +167,7 @@ impl<'r, R: Read> Stream<'r, R> {
             let piece = missing.min((self.end - self.start) as u64) as usize;
             if into.capacity() - into.len() < piece {
                 // As much again as has arrived, but no more than the stated length.
-                into.reserve_exact(missing.min(AHEAD_MIN.max(into.len() as u64)) as usize);
+                into.reserve_exact(missing.min(RESERVE_MIN.max(into.len() as u64)) as usize);
             }
             into.extend_from_slice(&self.buffer[self.start..self.start + piece]);
             self.start += piece;
@@ -222,9 +222,9 @@ mod tests {
     use super::*;
 
     /// Returns its bytes in small pieces.
-    struct Dripping<'a>(&'a [u8]);
+    struct OneByteReader<'a>(&'a [u8]);
 
-    impl Read for Dripping<'_> {
+    impl Read for OneByteReader<'_> {
         fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
             let n = buffer.len().min(7_001).min(self.0.len());
             buffer[..n].copy_from_slice(&self.0[..n]);
@@ -234,9 +234,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_is_what_was_given_and_its_sum() {
+    fn input_returns_the_bytes_and_their_checksum() {
         let bytes: Vec<u8> = (0..900_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 11) as u8).collect();
-        let mut stream = Stream::new(Dripping(&bytes), true, None);
+        let mut stream = Stream::new(OneByteReader(&bytes), true, None);
         let (mut taken, mut scratch) = (Vec::new(), Vec::new());
         for n in [1, 5, 64 * 1024, 3, 300_000, 1, 64 * 1024 + 1, 100].into_iter().cycle() {
             let n = n.min(bytes.len() - taken.len());
@@ -253,15 +253,15 @@ mod tests {
     }
 
     #[test]
-    fn a_claimed_length_reserves_little() {
+    fn a_claimed_length_reserves_little_memory() {
         let mut stream = Stream::new(&b"ten bytes!"[..], true, None);
         let mut scratch = Vec::new();
         assert!(stream.take(4 << 30, &mut scratch).is_err());
-        assert!(scratch.capacity() as u64 <= AHEAD_MIN, "{}", scratch.capacity());
+        assert!(scratch.capacity() as u64 <= RESERVE_MIN, "{}", scratch.capacity());
     }
 
     #[test]
-    fn reading_can_be_called_off() {
+    fn reading_can_be_cancelled() {
         let bytes = vec![1; 2 * BUFFER_LEN];
         let progress: Progress<'_> =
             Box::new(|offset| if offset > 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) });

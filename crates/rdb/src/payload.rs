@@ -148,7 +148,7 @@ mod tests {
     use crate::format::VERSION;
 
     #[test]
-    fn function_libraries_come_back_from_their_payload() {
+    fn function_libraries_round_trip_through_their_payload() {
         let options = WriteOptions { version: VERSION, compress: true, checksum: true };
         let sources = ["#!lua name=one\ncode", &"#!lua name=two\n".repeat(30)];
         let payload = dump_functions(&sources, &options);

@@ -1,6 +1,6 @@
 //! Writing: a dump to a writer, one entry to a sink, a DUMP payload.
 
-use crate::encode::{Encoder, Sink, Summed};
+use crate::encode::{ChecksumWriter, Encoder, Sink};
 use crate::format::{Type, VERSION, VERSION_REDIS, has_valkey_magic, opcode};
 use crate::value::{self, ValueRef};
 use kvick_store::snapshot::pieces::Piece;
@@ -239,14 +239,14 @@ pub struct Preface<'a> {
 /// # }
 /// ```
 pub struct Writer<W> {
-    out: Summed<W>,
+    out: ChecksumWriter<W>,
     options: WriteOptions,
 }
 
 impl<W: Write> Writer<W> {
     /// Begins a dump.
     pub fn new(writer: W, options: WriteOptions) -> io::Result<Self> {
-        let mut out = Summed::new(writer, options.checksum);
+        let mut out = ChecksumWriter::new(writer, options.checksum);
         let name = if has_valkey_magic(options.version.into()) { "VALKEY" } else { "REDIS0" };
         out.put(format!("{name}{:03}", options.version).as_bytes())?;
         Ok(Writer { out, options })
@@ -330,7 +330,7 @@ impl<W: Write> Writer<W> {
 
     /// Writes the buffered bytes to the writer and flushes it.
     pub fn flush(&mut self) -> io::Result<()> {
-        self.out.pass_on()?;
+        self.out.flush_buffer()?;
         self.out.get_mut().flush()
     }
 
@@ -348,7 +348,7 @@ impl<W: Write> Writer<W> {
         Ok((self.out.into_inner(), sum))
     }
 
-    fn encoder(&mut self) -> Encoder<'_, Summed<W>> {
+    fn encoder(&mut self) -> Encoder<'_, ChecksumWriter<W>> {
         Encoder::new(&mut self.out, self.options.compress)
     }
 }

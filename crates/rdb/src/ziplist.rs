@@ -12,7 +12,7 @@ use kvick_store::Str;
 
 /// The bytes are not a valid encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Broken;
+pub(crate) struct Malformed;
 
 const END: u8 = 0xff;
 const HEADER_LEN: usize = 10;
@@ -22,26 +22,26 @@ const WIDE: u8 = 0xfe;
 /// Calls `visit` with every entry of a ziplist.
 pub(crate) fn for_each<'a>(
     ziplist: &'a [u8],
-    mut visit: impl FnMut(Str<'a>) -> Result<(), Broken>,
-) -> Result<(), Broken> {
+    mut visit: impl FnMut(Str<'a>) -> Result<(), Malformed>,
+) -> Result<(), Malformed> {
     let mut header = Bytes(ziplist);
     let claimed = (header.u32()? as usize, header.u32()? as usize, header.array().map(u16::from_le_bytes)?);
     let (bytes, last, count) = claimed;
-    let [_, .., END] = ziplist else { return Err(Broken) };
+    let [_, .., END] = ziplist else { return Err(Malformed) };
     if bytes != ziplist.len() || last > bytes - 1 {
-        return Err(Broken);
+        return Err(Malformed);
     }
-    let mut entries = Bytes(ziplist.get(HEADER_LEN..bytes - 1).ok_or(Broken)?);
+    let mut entries = Bytes(ziplist.get(HEADER_LEN..bytes - 1).ok_or(Malformed)?);
     let (mut visited, mut previous, mut at) = (0, 0, HEADER_LEN);
     while !entries.0.is_empty() {
         let before = entries.0.len();
         let previous_len = match entries.u8()? {
             WIDE => entries.u32()? as usize,
-            END => return Err(Broken),
+            END => return Err(Malformed),
             short => usize::from(short),
         };
         if previous_len != previous {
-            return Err(Broken);
+            return Err(Malformed);
         }
         visit(entry(&mut entries)?)?;
         at += previous;
@@ -50,13 +50,13 @@ pub(crate) fn for_each<'a>(
     }
     let count_is_right = count == u16::MAX || usize::from(count) == visited;
     if !count_is_right || (visited > 0 && at != last) {
-        return Err(Broken);
+        return Err(Malformed);
     }
     Ok(())
 }
 
 /// The content of an entry.
-fn entry<'a>(entries: &mut Bytes<'a>) -> Result<Str<'a>, Broken> {
+fn entry<'a>(entries: &mut Bytes<'a>) -> Result<Str<'a>, Malformed> {
     let first = entries.u8()?;
     Ok(match first {
         0x00..=0x3f => Str::Bytes(entries.take(usize::from(first))?),
@@ -77,16 +77,16 @@ fn entry<'a>(entries: &mut Bytes<'a>) -> Result<Str<'a>, Broken> {
         }
         0xfe => Str::Int(i64::from(entries.array().map(i8::from_le_bytes)?)),
         0xf1..=0xfd => Str::Int(i64::from(first & 0x0f) - 1),
-        _ => return Err(Broken),
+        _ => return Err(Malformed),
     })
 }
 
 /// Calls `visit` with every field of a zipmap and its value; an empty zipmap is an error.
 pub(crate) fn for_each_pair<'a>(
     zipmap: &'a [u8],
-    mut visit: impl FnMut(&'a [u8], &'a [u8]) -> Result<(), Broken>,
-) -> Result<(), Broken> {
-    let [count, body @ .., END] = zipmap else { return Err(Broken) };
+    mut visit: impl FnMut(&'a [u8], &'a [u8]) -> Result<(), Malformed>,
+) -> Result<(), Malformed> {
+    let [count, body @ .., END] = zipmap else { return Err(Malformed) };
     let mut pairs = Bytes(body);
     let mut visited = 0;
     while !pairs.0.is_empty() {
@@ -100,40 +100,40 @@ pub(crate) fn for_each_pair<'a>(
         visited += 1;
     }
     let count_is_right = *count == WIDE || usize::from(*count) == visited;
-    if visited > 0 && count_is_right { Ok(()) } else { Err(Broken) }
+    if visited > 0 && count_is_right { Ok(()) } else { Err(Malformed) }
 }
 
 /// The remaining bytes of an encoding.
 struct Bytes<'a>(&'a [u8]);
 
 impl<'a> Bytes<'a> {
-    fn take(&mut self, n: usize) -> Result<&'a [u8], Broken> {
-        let (taken, rest) = self.0.split_at_checked(n).ok_or(Broken)?;
+    fn take(&mut self, n: usize) -> Result<&'a [u8], Malformed> {
+        let (taken, rest) = self.0.split_at_checked(n).ok_or(Malformed)?;
         self.0 = rest;
         Ok(taken)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Broken> {
-        let (taken, rest) = self.0.split_first_chunk().ok_or(Broken)?;
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let (taken, rest) = self.0.split_first_chunk().ok_or(Malformed)?;
         self.0 = rest;
         Ok(*taken)
     }
 
-    fn u8(&mut self) -> Result<u8, Broken> {
+    fn u8(&mut self) -> Result<u8, Malformed> {
         Ok(self.array::<1>()?[0])
     }
 
-    fn u32(&mut self) -> Result<u32, Broken> {
+    fn u32(&mut self) -> Result<u32, Malformed> {
         self.array().map(u32::from_le_bytes)
     }
 
-    fn zipmap_len(&mut self) -> Result<usize, Broken> {
+    fn zipmap_len(&mut self) -> Result<usize, Malformed> {
         match self.u8()? {
             WIDE => self
                 .u32()
                 .map(|len| len as usize)
-                .and_then(|len| if len < usize::from(WIDE) { Err(Broken) } else { Ok(len) }),
-            END => Err(Broken),
+                .and_then(|len| if len < usize::from(WIDE) { Err(Malformed) } else { Ok(len) }),
+            END => Err(Malformed),
             short => Ok(usize::from(short)),
         }
     }
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
     use crate::samples;
 
-    fn read(ziplist: &[u8]) -> Result<Vec<Vec<u8>>, Broken> {
+    fn read(ziplist: &[u8]) -> Result<Vec<Vec<u8>>, Malformed> {
         let mut entries = Vec::new();
         for_each(ziplist, |entry| {
             entries.push(entry.bytes(&mut [0; 20]).to_vec());
@@ -171,11 +171,11 @@ mod tests {
     }
 
     #[test]
-    fn a_ziplist_cut_or_changed_never_reads_beyond_its_end() {
+    fn a_damaged_ziplist_is_never_read_past_its_end() {
         let contents: Vec<Vec<u8>> = contents().into_iter().filter(|content| content.len() < 300).collect();
         let ziplist = samples::ziplist(contents.iter().map(Vec::as_slice));
         for length in 0..ziplist.len() {
-            assert_eq!(read(&ziplist[..length]), Err(Broken), "{length}");
+            assert_eq!(read(&ziplist[..length]), Err(Malformed), "{length}");
         }
         for bit in 0..ziplist.len() * 8 {
             let mut changed = ziplist.clone();
@@ -201,13 +201,13 @@ mod tests {
         };
         assert_eq!(read(&zipmap), Ok(pairs.map(|(field, value)| (field.to_vec(), value.to_vec())).to_vec()));
         for length in 0..zipmap.len() {
-            assert_eq!(read(&zipmap[..length]), Err(Broken), "{length}");
+            assert_eq!(read(&zipmap[..length]), Err(Malformed), "{length}");
         }
         for bit in 0..zipmap.len() * 8 {
             let mut changed = zipmap.clone();
             changed[bit / 8] ^= 1 << (bit % 8);
             let _ = read(&changed);
         }
-        assert_eq!(read(b"\x00\xff"), Err(Broken), "none is empty");
+        assert_eq!(read(b"\x00\xff"), Err(Malformed), "none is empty");
     }
 }

@@ -19,7 +19,7 @@ use kvick_durability::aof::{State, rewrite};
 use kvick_durability::persistence::{background, load};
 use kvick_runtime::clock;
 use kvick_runtime::logging;
-use kvick_scripting::libraries::Join;
+use kvick_scripting::libraries::RestorePolicy;
 use kvick_store::global_lock::Participant;
 use std::cell::Cell;
 use std::fmt::Display;
@@ -223,7 +223,7 @@ impl FullSync<'_> {
         let core = self.core;
         core.disconnect_replicas();
         // Libraries are compiled before the exchange, so that a failure changes nothing.
-        let joined = core.scripting.join_libraries(core, &report.functions, Join::Flush);
+        let joined = core.scripting.restore_libraries(core, &report.functions, RestorePolicy::Flush);
         joined.map_err(|error| LinkError::Refused(format!("Failed loading library, {}", error.0)))?;
         logging::notice(format_args!("PRIMARY <-> REPLICA sync: Swapping active DB with loaded DB"));
         self.applier.exchange_staging();

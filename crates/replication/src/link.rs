@@ -359,7 +359,7 @@ impl Link<'_> {
                 acknowledged = Instant::now();
                 self.acknowledge(primary_connection)?;
             }
-            let n = primary_connection.read_behind(&mut input, ACK_EVERY.saturating_sub(acknowledged.elapsed()))?;
+            let n = primary_connection.read_append(&mut input, ACK_EVERY.saturating_sub(acknowledged.elapsed()))?;
             if n > 0 {
                 core.stats[core.workers()].bytes_in.add(n as u64);
             } else if self.is_silent_for(primary_connection.timeout()) {
@@ -376,7 +376,7 @@ impl Link<'_> {
             if upstream.number() != self.number {
                 return Err(LinkError::Superseded);
             }
-            if primary_connection.read_behind(input, PAUSE_LOOK)? > 0 {
+            if primary_connection.read_append(input, PAUSE_LOOK)? > 0 {
                 upstream.heard_ms.store(clock::unix_ms(), Ordering::Relaxed);
             }
             upstream.unapplied.store(input.len() as u64, Ordering::Relaxed);

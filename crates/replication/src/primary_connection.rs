@@ -107,7 +107,7 @@ impl PrimaryConnection {
     }
 
     /// Reads more bytes to the end of `buffer`, for at most `wait`. Returns 0 if none arrived.
-    pub fn read_behind(&mut self, buffer: &mut Vec<u8>, wait: Duration) -> Result<usize, LinkError> {
+    pub fn read_append(&mut self, buffer: &mut Vec<u8>, wait: Duration) -> Result<usize, LinkError> {
         let failed = |error| LinkError::Io("Reading from primary", error);
         let mut channel = self.channel.lock();
         channel.socket().set_read_timeout(Some(wait.max(Duration::from_millis(1)))).map_err(failed)?;
@@ -135,7 +135,7 @@ impl PrimaryConnection {
         let read = loop {
             // The setting may change meanwhile.
             let left = self.timeout().saturating_sub(began.elapsed());
-            match self.read_behind(&mut buffer, left.min(LOOK_EVERY)) {
+            match self.read_append(&mut buffer, left.min(LOOK_EVERY)) {
                 Ok(0) if left > LOOK_EVERY => {}
                 read => break read,
             }

@@ -205,7 +205,7 @@ impl Keeper {
                 }
                 continue;
             }
-            if let Err(broken) = primary_connection.read_behind(&mut kept, LOOK_EVERY) {
+            if let Err(broken) = primary_connection.read_append(&mut kept, LOOK_EVERY) {
                 self.core.keyspace.lazy_free.dispose(Garbage::Other(Box::new(kept)));
                 return Err(broken);
             }

@@ -259,7 +259,7 @@ mod tests {
     use crate::{Limits, Parsed, Parser};
 
     #[test]
-    fn owned_arguments_are_those_they_were_made_of() {
+    fn owned_arguments_equal_their_source() {
         let made = OwnedArgs::new(["SET", "", "key", "value"]);
         let args = made.args();
         assert_eq!(args.iter().collect::<Vec<_>>(), [&b"SET"[..], b"", b"key", b"value"]);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_of_input_and_of_owned_buffers_move_apart() {
+    fn input_and_owned_spans_shift_independently() {
         let (input, owned) = (Span { start: 7, len: 2 }, Span::owned(3, 5, 2));
         assert_eq!(input.shifted(100, 10), Span { start: 107, len: 2 });
         assert_eq!(owned.shifted(100, 10), Span::owned(13, 5, 2));
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_came_in_the_usual_form_is_its_own_encoding() {
+    fn a_canonical_request_is_its_own_encoding() {
         let value = "x".repeat(1234);
         let requests = [
             "*1\r\n$4\r\nPING\r\n".to_owned(),
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_came_in_another_form_is_not() {
+    fn a_non_canonical_request_is_encoded_again() {
         let others = ["PING\r\n", "GET      key\r\n", "*1\r\n$12\r\nabcd\r\n$3\r\nab\r\nGET      key\r\n"];
         for input in others {
             let found = encoded(input.as_bytes());

@@ -118,7 +118,7 @@ fn digit(byte: u8) -> Option<u8> {
 /// No blanks, no hexadecimal, no NaN, and no numbers that are too large or too small for a double.
 pub fn parse_double(text: &[u8]) -> Option<f64> {
     let number: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
-    let sane = match number {
+    let is_in_range = match number {
         n if n.is_nan() => false,
         n if n.is_infinite() => text.iter().any(|byte| byte.eq_ignore_ascii_case(&b'i')),
         0.0 => {
@@ -127,7 +127,7 @@ pub fn parse_double(text: &[u8]) -> Option<f64> {
         }
         _ => true,
     };
-    sane.then_some(number)
+    is_in_range.then_some(number)
 }
 
 #[cfg(test)]
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn doubles_are_laid_out_like_valkey_lays_them_out() {
+    fn doubles_are_formatted_like_valkey() {
         let cases = [
             (0.0, "0"),
             (-0.0, "-0"),
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn only_canonical_integers_are_read() {
+    fn only_canonical_integers_are_parsed() {
         for text in ["", "-", "+1", " 1", "1 ", "01", "-0", "00", "1.0", "0x1", "1_0", "a", "--1", "-01"] {
             assert_eq!(parse_i64(text.as_bytes()), None, "{text}");
         }
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn doubles_are_read_strictly() {
+    fn doubles_are_parsed_strictly() {
         let refused = [
             "", ".", " 1", "1 ", "1e", "0x10", "0x1p3", "nan", "-nan", "nan(1)", "infinit", "inf ", "1_0", "--1",
             "1e400", "-1e400", "1e-400", "2e-324", "1,5",
@@ -227,18 +227,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn doubles_read_back(n in any::<f64>().prop_filter("finite", |n| n.is_finite())) {
+        fn doubles_round_trip(n in any::<f64>().prop_filter("finite", |n| n.is_finite())) {
             prop_assert_eq!(parse_double(double(n).as_bytes()).map(f64::to_bits), Some(n.to_bits()));
         }
 
         #[test]
-        fn decimals_read_back(digits in 1i64..1_000_000_000, power in -30i32..30) {
+        fn decimals_round_trip(digits in 1i64..1_000_000_000, power in -30i32..30) {
             let n: f64 = format!("{digits}e{power}").parse().unwrap();
             prop_assert_eq!(parse_double(double(n).as_bytes()), Some(n));
         }
 
         #[test]
-        fn integers_read_back(n in any::<i64>(), shift in 0..64) {
+        fn integers_round_trip(n in any::<i64>(), shift in 0..64) {
             let n = n >> shift;
             let mut out = Vec::new();
             format_i64(n, &mut out);
@@ -246,7 +246,7 @@ mod tests {
         }
 
         #[test]
-        fn what_reads_as_an_integer_is_canonical(text in "[-+ 0-9]{0,22}") {
+        fn parsed_integers_are_canonical(text in "[-+ 0-9]{0,22}") {
             let canonical = text.parse::<i64>().ok().filter(|n| n.to_string() == text);
             prop_assert_eq!(parse_i64(text.as_bytes()), canonical);
         }

@@ -150,14 +150,14 @@ mod tests {
     }
 
     #[test]
-    fn abusive_patterns_are_answered_at_once() {
+    fn pathological_patterns_are_fast() {
         assert!(!glob(&("a*".repeat(20) + "b"), &"a".repeat(40)));
         assert!(!glob(&"*a".repeat(200), &"a".repeat(199)));
         assert!(!glob(&"*?".repeat(50_000), &"a".repeat(50_000)));
     }
 
     #[test]
-    fn a_thousand_stars_may_have_something_behind_them() {
+    fn a_thousand_stars_may_be_followed_by_text() {
         let text = "a".repeat(5000);
         assert!(glob(&("*?".repeat(1000) + "*"), &text));
         assert!(!glob(&"*?".repeat(1001), &text));
@@ -182,7 +182,7 @@ mod tests {
         }
 
         #[test]
-        fn trying_only_the_latest_star_again_suffices(pattern in "[\\[\\]^*?\\\\a-c-]{0,10}", text in "[a-c]{1,10}") {
+        fn backtracking_to_the_last_star_suffices(pattern in "[\\[\\]^*?\\\\a-c-]{0,10}", text in "[a-c]{1,10}") {
             let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
             prop_assert_eq!(matches(pattern, text, false), matches_plainly(pattern, text));
         }

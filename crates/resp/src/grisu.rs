@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn digits_are_those_of_grisu2_where_fewer_would_do() {
+    fn digits_equal_grisu2_also_when_not_shortest() {
         let digits = |n: f64| String::from_utf8(Decimal::new(n).digits().to_vec()).unwrap();
         assert_eq!(digits(8.5068e21), "8506800000000001");
         assert_eq!(digits(9.1492e21), "9149199999999999");

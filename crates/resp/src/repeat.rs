@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_the_same_however_they_are_found() {
+    fn repeat_and_parser_agree() {
         let mut input = Vec::new();
         for n in 0..300u32 {
             let (key, value) = (format!("key:{:0>1$}", n % 7, (n as usize / 40) * 3), "v".repeat(n as usize % 13));
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_begins_otherwise_is_not_taken_for_the_same() {
+    fn different_requests_are_not_repeats() {
         let first = b"*2\r\n$3\r\nGET\r\n$16\r\n0123456789abcdef\r\n";
         let (mut repeat, mut spans) = (Repeat::default(), Vec::new());
         assert_eq!(repeat.parse(first, 0, &mut spans, u64::MAX), None, "nothing was learnt");

@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_hold_no_line_ends() {
+    fn line_replies_contain_no_line_ends() {
         assert_eq!(written(|reply| reply.ok()), same("+OK\r\n"));
         assert_eq!(written(|reply| reply.simple("a\r\nb")), same("+a  b\r\n"));
         assert_eq!(written(|reply| reply.error("ERR it\r\nfailed\r\n\n")), same("-ERR it  failed\r\n"));
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn types_that_resp2_lacks_become_older_ones() {
+    fn resp3_types_are_converted_for_resp2() {
         type Write = dyn Fn(&mut Reply<'_>);
         let cases: [(&Write, _, _); 14] = [
             (&|reply| reply.null(), "$-1\r\n", "_\r\n"),
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_can_be_dropped() {
+    fn replies_can_be_discarded() {
         let mut out = b"kept".to_vec();
         let mut reply = Reply::new(&mut out, Version::Resp2);
         let position = reply.position();

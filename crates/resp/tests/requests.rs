@@ -87,7 +87,7 @@ fn empty_requests_are_skipped() {
 }
 
 #[test]
-fn lengths_of_any_size_are_read() {
+fn lengths_of_any_size_are_parsed() {
     for len in [0, 9, 10, 99, 100, 999, 1000, 16_384, 32_768, 100_000] {
         let value = vec![b'v'; len];
         assert_eq!(requests(&encode(&[b"SET".to_vec(), b"k".to_vec(), value.clone()]))[0][2], value);
@@ -109,14 +109,14 @@ fn inline_requests_follow_the_quoting_rules() {
 }
 
 #[test]
-fn quoted_arguments_of_a_batch_keep_apart() {
+fn quoted_arguments_of_a_batch_are_separate() {
     let found = requests(b"a 'b c'\r\nd \"e\"\r\n*1\r\n$1\r\nf\r\ng 'h' i\r\n");
     let expected = [strings(&["a", "b c"]), strings(&["d", "e"]), strings(&["f"]), strings(&["g", "h", "i"])];
     assert_eq!(found, expected);
 }
 
 #[test]
-fn malformed_requests_are_told_apart() {
+fn malformed_requests_have_distinct_errors() {
     use ProtocolError::*;
     let cases: &[(&[u8], ProtocolError)] = &[
         (b"*3000000000\r\n", InvalidMultibulkLength),
@@ -152,7 +152,7 @@ fn malformed_requests_are_told_apart() {
 }
 
 #[test]
-fn lines_end_within_64_kib() {
+fn lines_over_64_kib_are_refused() {
     use ProtocolError::*;
     let cases: &[(&[u8], ProtocolError)] = &[
         (b"A", BigInline),
@@ -181,12 +181,12 @@ fn a_line_of_64_kib_is_not_too_long() {
 }
 
 #[test]
-fn a_nul_hides_the_end_of_an_inline_request() {
+fn an_inline_request_ends_at_a_nul_byte() {
     assert_eq!(parse(b"PING\0\r\nPING\r\n"), Outcome { requests: vec![], error: None });
 }
 
 #[test]
-fn errors_have_the_texts_that_clients_know() {
+fn errors_have_valkeys_texts() {
     let text = |error: ProtocolError| error.to_string();
     assert_eq!(text(ProtocolError::ExpectedDollar(b'f')), "Protocol error: expected '$', got 'f'");
     assert_eq!(text(ProtocolError::InvalidMultibulkLength), "Protocol error: invalid multibulk length");
@@ -194,7 +194,7 @@ fn errors_have_the_texts_that_clients_know() {
 }
 
 #[test]
-fn before_authentication_requests_are_small() {
+fn unauthenticated_requests_are_limited() {
     let limits = Limits { authenticated: false, ..Limits::default() };
     let outcome = |input: &[u8]| feed([input], &limits, false);
     assert_eq!(outcome(b"*11\r\n").error, Some(ProtocolError::UnauthenticatedMultibulkLength));
@@ -206,7 +206,7 @@ fn before_authentication_requests_are_small() {
 }
 
 #[test]
-fn the_longest_argument_is_configured() {
+fn the_maximum_argument_length_is_configurable() {
     let limits = Limits { bulk_len_max: 50, ..Limits::default() };
     for (len, error) in [(50, None), (51, Some(ProtocolError::InvalidBulkLength))] {
         assert_eq!(feed([&encode(&[vec![b'a'; len]])[..]], &limits, false).error, error);
@@ -214,7 +214,7 @@ fn the_longest_argument_is_configured() {
 }
 
 #[test]
-fn a_replication_link_takes_long_arguments_in_place_and_no_inline_requests() {
+fn a_replication_stream_has_in_place_arguments_and_no_inline_requests() {
     let limits = Limits { replicated: true, bulk_len_max: 10, ..Limits::default() };
     let request = encode(&[vec![b'a'; 100_000]]);
     let (mut parser, mut pos, mut spans, mut big) = (Parser::new(), 0, Vec::new(), Vec::new());
@@ -242,7 +242,7 @@ fn a_claimed_length_reserves_no_memory() {
 }
 
 #[test]
-fn a_big_argument_grows_with_what_arrives_and_can_be_taken() {
+fn a_big_argument_grows_as_it_arrives_and_can_be_moved_out() {
     let value: Vec<u8> = (0..3_000_000u32).map(|i| i as u8).collect();
     let request = encode(&[b"SET".to_vec(), b"key".to_vec(), value.clone()]);
     let (mut parser, mut spans, mut big) = (Parser::new(), Vec::new(), Vec::new());
@@ -272,7 +272,7 @@ fn a_big_argument_grows_with_what_arrives_and_can_be_taken() {
 }
 
 #[test]
-fn a_big_argument_ends_where_its_length_says() {
+fn a_big_argument_ends_at_its_length() {
     let mut input = encode(&[vec![b'a'; 40_000]]);
     let end = input.len();
     for (at, byte) in [(end - 2, b'a'), (end - 1, b'\r')] {
@@ -286,7 +286,7 @@ fn a_big_argument_ends_where_its_length_says() {
 }
 
 #[test]
-fn a_big_argument_keeps_its_buffer_for_itself() {
+fn a_big_argument_has_its_own_buffer() {
     let value = vec![b'v'; 40_000];
     let mut input = encode(&[b"ECHO".to_vec(), value.clone()]);
     input.extend_from_slice(b"ECHO 'quoted'\r\n");
@@ -358,7 +358,7 @@ mod properties {
 
     proptest! {
         #[test]
-        fn requests_cut_in_pieces_are_the_same(
+        fn requests_parse_the_same_in_any_pieces(
             requests in vec(request(), 1..4),
             offsets in vec(any::<usize>(), 0..12),
             direct in any::<bool>(),
@@ -370,7 +370,7 @@ mod properties {
         }
 
         #[test]
-        fn requests_cut_at_every_byte_are_the_same(request in vec(vec(any::<u8>(), 0..120), 1..6)) {
+        fn requests_parse_the_same_cut_at_every_byte(request in vec(vec(any::<u8>(), 0..120), 1..6)) {
             let input = encode(&request);
             let whole = Outcome { requests: vec![request], error: None };
             for at in 0..=input.len() {
@@ -381,7 +381,7 @@ mod properties {
         }
 
         #[test]
-        fn noise_comes_to_the_same_in_any_pieces(
+        fn noise_parses_the_same_in_any_pieces(
             stretches in vec(stretch(), 0..8),
             offsets in vec(any::<usize>(), 0..12),
             authenticated in any::<bool>(),

@@ -20,20 +20,20 @@ pub enum Role {
 
 /// A set of CPUs by number.
 #[derive(Clone, Copy)]
-struct Processors(libc::cpu_set_t);
+struct CpuSet(libc::cpu_set_t);
 
 /// The CPUs of each role; unset if no CPU list is configured.
-static PLACES: OnceLock<[Processors; 3]> = OnceLock::new();
+static CPU_SETS: OnceLock<[CpuSet; 3]> = OnceLock::new();
 
-impl Processors {
+impl CpuSet {
     fn none() -> Self {
         // SAFETY: all-zero bytes are the empty set.
-        Processors(unsafe { std::mem::zeroed() })
+        CpuSet(unsafe { std::mem::zeroed() })
     }
 
     /// The CPUs that the calling thread may run on.
     fn present() -> Option<Self> {
-        let mut set = Processors::none();
+        let mut set = CpuSet::none();
         // SAFETY: the pointer refers to a set of the given size that lives through the call.
         (unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set.0) } == 0).then_some(set)
     }
@@ -49,7 +49,7 @@ impl Processors {
 
     /// Parses a list like `0,2-3` or `0-7:2`; the latter is every second CPU from 0 to 7.
     fn parse(list: &str) -> Option<Self> {
-        let mut set = Processors::none();
+        let mut set = CpuSet::none();
         for part in list.split(',') {
             let (range, step) = part.split_once(':').unwrap_or((part, "1"));
             let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -78,27 +78,27 @@ pub fn begin(lists: [Option<String>; 3]) {
     if lists.iter().all(Option::is_none) {
         return;
     }
-    let Some(present) = Processors::present() else { return };
+    let Some(present) = CpuSet::present() else { return };
     let read = |list: Option<String>| match list {
         None => present,
-        Some(list) => Processors::parse(&list).unwrap_or_else(|| {
+        Some(list) => CpuSet::parse(&list).unwrap_or_else(|| {
             logging::warning(format_args!("WARNING: Ignoring invalid CPU list '{list}' (expected e.g. 0-3,8)"));
             present
         }),
     };
     // Set once, at startup.
-    let _ = PLACES.set(lists.map(read));
+    let _ = CPU_SETS.set(lists.map(read));
     set(Role::Background);
 }
 
 /// Restricts the calling thread to the CPUs of its role.
 pub fn set(role: Role) {
-    if let Some(places) = PLACES.get()
-        && let Err(error) = places[role as usize].apply()
+    if let Some(sets) = CPU_SETS.get()
+        && let Err(error) = sets[role as usize].apply()
     {
         let thread = std::thread::current();
         let name = thread.name().unwrap_or("a thread");
-        logging::warning(format_args!("WARNING: {name} cannot run on the processors that the settings name: {error}"));
+        logging::warning(format_args!("WARNING: Cannot pin thread '{name}' to its configured CPU list: {error}"));
     }
 }
 
@@ -107,13 +107,13 @@ mod tests {
     use super::*;
 
     fn read(list: &str) -> Option<Vec<usize>> {
-        let set = Processors::parse(list)?;
+        let set = CpuSet::parse(list)?;
         // SAFETY: the numbers are below the set's size.
         Some((0..libc::CPU_SETSIZE as usize).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set.0) }).collect())
     }
 
     #[test]
-    fn lists_name_processors_ranges_and_steps() {
+    fn cpu_lists_have_numbers_ranges_and_steps() {
         assert_eq!(read("0"), Some(vec![0]));
         assert_eq!(read("0,2-3"), Some(vec![0, 2, 3]));
         assert_eq!(read("0-7:2,1"), Some(vec![0, 1, 2, 4, 6]));

@@ -79,7 +79,7 @@ mod tests {
     use kvick_store::memory::size_class;
 
     #[test]
-    fn allocations_have_the_size_that_the_store_counts_on_and_their_alignment() {
+    fn allocations_have_the_expected_usable_size_and_alignment() {
         for size in (1..=300).chain([1025, 4097, 20_000]) {
             for align in [1, 8, 16, 64] {
                 let layout = Layout::from_size_align(size, align).expect("a layout");

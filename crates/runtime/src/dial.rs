@@ -8,7 +8,7 @@ use std::time::Duration;
 /// Connects to an address within `timeout`. Binds to the address or host `source` if possible; otherwise the kernel
 /// selects the source address.
 pub fn connect(address: SocketAddr, source: Option<&str>, timeout: Duration) -> io::Result<TcpStream> {
-    let bound = source.and_then(|source| bound_to(source, address));
+    let bound = source.and_then(|source| bind_source(source, address));
     if let Some(socket) = bound
         && socket.connect_timeout(&address.into(), timeout).is_ok()
     {
@@ -18,7 +18,7 @@ pub fn connect(address: SocketAddr, source: Option<&str>, timeout: Duration) -> 
 }
 
 /// A socket bound to the first usable address of `source` in the address family of `address`.
-fn bound_to(source: &str, address: SocketAddr) -> Option<Socket> {
+fn bind_source(source: &str, address: SocketAddr) -> Option<Socket> {
     let sources = (source, 0).to_socket_addrs().ok()?;
     sources.filter(|source| source.is_ipv4() == address.is_ipv4()).find_map(|source| {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP)).ok()?;
@@ -33,7 +33,7 @@ mod tests {
     use std::net::TcpListener;
 
     #[test]
-    fn a_connection_comes_from_where_it_is_to_come_from_if_it_can() {
+    fn a_connection_binds_its_source_address_if_possible() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("an address");
         let from = |source| {

@@ -18,25 +18,25 @@ pub fn sync_of(file: &Path) -> io::Result<()> {
 /// Replaces the file at `path` by `content` atomically: writes a new file beside it, syncs it, renames it and syncs the
 /// directory. On an error the old file is unchanged.
 pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
-    let (mut file, beside) = create_beside(path)?;
-    let replaced = file.write_all(content).and_then(|()| file.sync_all()).and_then(|()| fs::rename(&beside, path));
+    let (mut file, temporary) = create_temporary(path)?;
+    let replaced = file.write_all(content).and_then(|()| file.sync_all()).and_then(|()| fs::rename(&temporary, path));
     if replaced.is_err() {
         // The first error is the one to report.
-        let _ = fs::remove_file(&beside);
+        let _ = fs::remove_file(&temporary);
     }
     replaced?;
     sync_of(path)
 }
 
 /// Creates a file with a unique name in the same directory.
-fn create_beside(path: &Path) -> io::Result<(File, PathBuf)> {
+fn create_temporary(path: &Path) -> io::Result<(File, PathBuf)> {
     let pid = std::process::id();
     for attempt in 0..100 {
-        let mut beside = path.as_os_str().to_owned();
-        beside.push(format!(".{pid}-{attempt}"));
-        match OpenOptions::new().write(true).create_new(true).mode(0o644).open(&beside) {
+        let mut temporary = path.as_os_str().to_owned();
+        temporary.push(format!(".{pid}-{attempt}"));
+        match OpenOptions::new().write(true).create_new(true).mode(0o644).open(&temporary) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-            created => return Ok((created?, beside.into())),
+            created => return Ok((created?, temporary.into())),
         }
     }
     Err(ErrorKind::AlreadyExists.into())
@@ -47,11 +47,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_that_is_there_can_be_synced_and_another_cannot() {
-        let folder = tempfile::tempdir().expect("a folder");
-        sync(folder.path()).expect("a folder");
-        sync_of(&folder.path().join("file")).expect("its folder");
+    fn an_existing_directory_can_be_synced() {
+        let dir = tempfile::tempdir().expect("a folder");
+        sync(dir.path()).expect("a folder");
+        sync_of(&dir.path().join("file")).expect("its folder");
         sync_of(Path::new("file")).expect("the present folder");
-        assert_eq!(sync_of(&folder.path().join("none/file")).expect_err("none").kind(), io::ErrorKind::NotFound);
+        assert_eq!(sync_of(&dir.path().join("none/file")).expect_err("none").kind(), io::ErrorKind::NotFound);
     }
 }

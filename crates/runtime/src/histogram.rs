@@ -105,8 +105,8 @@ impl Distribution {
         let mut before = 0;
         for exponent in 10..u64::BITS - 1 {
             let limit = (1u64 << exponent) + (1 << (exponent - 7)) - 1;
-            let below = self.cumulative.partition_point(|(ns, _)| *ns <= limit);
-            let count = below.checked_sub(1).map_or(0, |last| self.cumulative[last].1);
+            let index = self.cumulative.partition_point(|(ns, _)| *ns <= limit);
+            let count = index.checked_sub(1).map_or(0, |last| self.cumulative[last].1);
             if count > before {
                 found.push((limit / 1000, count));
             }
@@ -134,7 +134,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_value_is_known_to_within_a_64th(value in 0..=MAX) {
+        fn values_are_recorded_to_within_a_64th(value in 0..=MAX) {
             let found = buckets(&[value]);
             prop_assert_eq!(found.len(), 1);
             prop_assert!(found[0].0 >= value && found[0].0 - value <= value / 64, "{} for {value}", found[0].0);
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_after_a_reset() {
+    fn a_reset_clears_all_values() {
         let histogram = Histogram::default();
         histogram.record(77);
         assert_eq!(Distribution::of([&histogram, &Histogram::default()].into_iter()).count(), 1);

@@ -57,29 +57,29 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(20);
 
     #[test]
-    fn no_message_is_left_without_a_wake_up() {
+    fn every_message_causes_a_wakeup() {
         const SENDERS: u32 = 4;
-        const EACH: u32 = 5_000;
+        const MESSAGES_EACH: u32 = 5_000;
         let mut poll = Poll::new().expect("poll");
         let waker = Waker::new(poll.registry(), Token(0)).expect("waker");
         let mailbox = Arc::new(Mailbox::new(waker));
         let senders: Vec<_> = (0..SENDERS)
             .map(|_| {
                 let mailbox = mailbox.clone();
-                std::thread::spawn(move || (0..EACH).for_each(|n| mailbox.send(n)))
+                std::thread::spawn(move || (0..MESSAGES_EACH).for_each(|n| mailbox.send(n)))
             })
             .collect();
         let (mut got, mut events) = (0, Events::with_capacity(4));
-        while got < SENDERS * EACH {
+        while got < SENDERS * MESSAGES_EACH {
             poll.poll(&mut events, Some(PATIENCE)).expect("poll");
             assert!(!events.is_empty(), "no wake-up after {got} messages");
             got += mailbox.drain().count() as u32;
         }
         senders.into_iter().for_each(|sender| sender.join().expect("no panic"));
-        assert_eq!(got, SENDERS * EACH);
+        assert_eq!(got, SENDERS * MESSAGES_EACH);
     }
     #[test]
-    fn a_wake_up_without_words_is_a_wake_up() {
+    fn notify_wakes_without_a_message() {
         let mut poll = Poll::new().expect("poll");
         let mailbox = Mailbox::<u32>::new(Waker::new(poll.registry(), Token(0)).expect("waker"));
         let mut events = Events::with_capacity(4);

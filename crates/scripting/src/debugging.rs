@@ -32,21 +32,21 @@ pub enum Mode {
 const SESSIONS_MAX: usize = 64;
 
 /// Seconds after which a child ends unless it calls [`alarm`] again.
-const ALARM_S: libc::c_uint = 60;
+const ALARM_SECONDS: libc::c_uint = 60;
 
 /// The sessions in forked processes.
 #[derive(Default)]
 pub struct Sessions {
     /// Children that have not ended.
     processes: Mutex<Vec<libc::pid_t>>,
-    begun: AtomicU64,
+    started: AtomicU64,
     /// Duration of the last fork.
-    copying_us: AtomicU64,
+    fork_us: AtomicU64,
 }
 
 /// The process in which a fork returned.
 #[derive(PartialEq, Eq, Debug)]
-pub enum Copied {
+pub enum Forked {
     /// The server.
     Server,
     /// The debugger session's child process.
@@ -59,10 +59,10 @@ impl Sessions {
     /// # Errors
     ///
     /// If there are too many sessions, or the fork fails.
-    pub fn copy(&'static self) -> io::Result<Copied> {
+    pub fn copy(&'static self) -> io::Result<Forked> {
         let mut processes = self.processes.lock();
         if processes.len() == SESSIONS_MAX {
-            return Err(io::Error::other("there are too many debugging sessions"));
+            return Err(io::Error::other("too many debugging sessions (maximum 64)"));
         }
         let began = Instant::now();
         // SAFETY: the call has no preconditions.
@@ -71,18 +71,18 @@ impl Sessions {
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
             0 => {
-                end_with(server);
-                Ok(Copied::Session)
+                end_with_parent(server);
+                Ok(Forked::Session)
             }
             process => {
                 let us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
-                self.copying_us.store(us, Ordering::Relaxed);
-                self.begun.fetch_add(1, Ordering::Relaxed);
+                self.fork_us.store(us, Ordering::Relaxed);
+                self.started.fetch_add(1, Ordering::Relaxed);
                 processes.push(process);
                 drop(processes);
                 self.watch(process)?;
                 logging::notice(format_args!("Process {process} forked for debugging eval"));
-                Ok(Copied::Server)
+                Ok(Forked::Server)
             }
         }
     }
@@ -92,18 +92,18 @@ impl Sessions {
         let watch = move || {
             kvick_runtime::memory::register_thread();
             affinity::set(Role::Background);
-            self.await_end(process);
+            self.wait_for_exit(process);
             logging::notice(format_args!("Lua debugging session of process {process} has ended"));
         };
         let watched = std::thread::Builder::new().name("debugger".into()).spawn(watch);
         watched.map(drop).inspect_err(|_| {
             end(process);
-            self.await_end(process);
+            self.wait_for_exit(process);
         })
     }
 
     /// Waits until a session has ended.
-    fn await_end(&self, process: libc::pid_t) {
+    fn wait_for_exit(&self, process: libc::pid_t) {
         // SAFETY: all-zero bytes are a valid value for the call to overwrite.
         let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
         let (id, options) = (process.unsigned_abs(), libc::WEXITED | libc::WNOWAIT);
@@ -131,7 +131,7 @@ impl Sessions {
 
     /// Number of sessions so far, and the duration of the last fork in microseconds.
     pub fn totals(&self) -> (u64, u64) {
-        (self.begun.load(Ordering::Relaxed), self.copying_us.load(Ordering::Relaxed))
+        (self.started.load(Ordering::Relaxed), self.fork_us.load(Ordering::Relaxed))
     }
 }
 
@@ -141,7 +141,7 @@ fn end(process: libc::pid_t) {
 }
 
 /// Makes this child process end when the server ends.
-fn end_with(server: libc::pid_t) {
+fn end_with_parent(server: libc::pid_t) {
     // SAFETY: the calls access no memory.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -152,8 +152,8 @@ fn end_with(server: libc::pid_t) {
 }
 
 /// Prepares the child: keeps only this file descriptor open, and starts the alarm.
-pub fn settle_in(connection: RawFd) {
-    logging::silence();
+pub fn prepare_child(connection: RawFd) {
+    logging::disable();
     let fd = connection.unsigned_abs();
     // SAFETY: nothing in the child uses another file any more.
     unsafe {
@@ -176,7 +176,7 @@ pub fn settle_in(connection: RawFd) {
 /// Restarts the alarm: the child is making progress.
 pub fn alarm() {
     // SAFETY: the signal has its default effect, which ends the process.
-    unsafe { libc::alarm(ALARM_S) };
+    unsafe { libc::alarm(ALARM_SECONDS) };
 }
 
 /// Exits the child without running the server's exit handlers.

@@ -58,11 +58,11 @@ impl Library {
             Arc::new(Function { name: String::from_utf8_lossy(&name).into_owned(), description, flags, handle })
         });
         let library = Library { name, code: code.into(), functions: functions.collect() };
-        match library.flaw() {
+        match library.validation_error() {
             None => Ok(library),
-            Some(flaw) => {
+            Some(validation_error) => {
                 library.drop_from(vm);
-                Err(Failure::new(flaw))
+                Err(Failure::new(validation_error))
             }
         }
     }
@@ -75,7 +75,7 @@ impl Library {
     }
 
     /// Checks its functions. Returns the error, if any.
-    fn flaw(&self) -> Option<&'static str> {
+    fn validation_error(&self) -> Option<&'static str> {
         let names: Vec<_> = self.functions.iter().map(|function| function.name.as_str()).collect();
         if names.iter().any(|name| !is_name(name)) {
             return Some(
@@ -116,8 +116,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_library_is_for_an_engine_that_is_there_and_has_a_name() {
-        let name = |code: &str| read_head(code.as_bytes()).map(|(name, _)| name).map_err(|flaw| flaw.to_string());
+    fn a_library_needs_a_known_engine_and_a_name() {
+        let name = |code: &str| {
+            read_head(code.as_bytes()).map(|(name, _)| name).map_err(|validation_error| validation_error.to_string())
+        };
         assert_eq!(name("#!LUA name=test\ncode"), Ok("test".into()));
         assert_eq!(name("#! name=test\n"), Err("ERR Engine '' not found".into()));
         assert_eq!(name("#!bad name=test\n"), Err("ERR Engine 'bad' not found".into()));

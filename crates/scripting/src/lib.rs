@@ -28,7 +28,7 @@ use kvick_runtime::version;
 use kvick_script::{Failure, Identity, Kind, ScriptFlags, Settings, Shebang, Vm};
 use kvick_store::Keyspace;
 use kvick_store::lazy_free::Garbage;
-use libraries::{Join, Libraries};
+use libraries::{Libraries, RestorePolicy};
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use running::Running;
 use script_call::Source;
@@ -38,7 +38,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Interval at which a thread waiting for the turn checks whether to give up.
-const LOOK_EVERY: Duration = Duration::from_micros(200);
+const POLL_INTERVAL: Duration = Duration::from_micros(200);
 
 /// Scripting state; see the module's documentation.
 pub struct Scripting {
@@ -54,7 +54,7 @@ pub struct Scripting {
     /// Debugger sessions in forked processes.
     pub sessions: Sessions,
     /// Requests blocked by a script, on all workers.
-    pub held: AtomicUsize,
+    pub blocked_requests: AtomicUsize,
     /// DEBUG SET-DISABLE-DENY-SCRIPTS: whether scripts may call commands that are denied to scripts.
     pub may_call_all: AtomicBool,
     /// Memory of the interpreters in bytes as of their last use: for scripts, for functions.
@@ -100,32 +100,32 @@ impl Scripting {
             libraries: RwLock::default(),
             running: Running::default(),
             sessions: Sessions::default(),
-            held: AtomicUsize::new(0),
+            blocked_requests: AtomicUsize::new(0),
             may_call_all: AtomicBool::new(false),
             memory: Default::default(),
         }
     }
 
-    /// Takes the turn. While another script holds it, polls `patient` and gives up when it returns false.
+    /// Takes the turn. While another script holds it, polls `may_wait` and gives up when it returns false.
     #[inline]
-    pub fn take_turn(&self, patient: impl Fn() -> bool) -> Option<Turn<'_>> {
+    pub fn acquire_turn(&self, may_wait: impl Fn() -> bool) -> Option<Turn<'_>> {
         loop {
-            if let Some(turn) = self.turn.try_write().or_else(|| self.turn.try_write_for(LOOK_EVERY)) {
+            if let Some(turn) = self.turn.try_write().or_else(|| self.turn.try_write_for(POLL_INTERVAL)) {
                 return Some(Turn(turn));
             }
-            if !patient() {
+            if !may_wait() {
                 return None;
             }
         }
     }
 
-    /// Prevents scripts from starting. While a script runs, polls `patient` and gives up when it returns false.
-    pub fn without_scripts(&self, patient: impl Fn() -> bool) -> Option<NoScripts<'_>> {
+    /// Prevents scripts from starting. While a script runs, polls `may_wait` and gives up when it returns false.
+    pub fn without_scripts(&self, may_wait: impl Fn() -> bool) -> Option<NoScripts<'_>> {
         loop {
-            if let Some(held) = self.turn.try_read_for(LOOK_EVERY) {
-                return Some(NoScripts(held));
+            if let Some(guard) = self.turn.try_read_for(POLL_INTERVAL) {
+                return Some(NoScripts(guard));
             }
-            if !patient() {
+            if !may_wait() {
                 return None;
             }
         }
@@ -184,14 +184,14 @@ impl Scripting {
 
     /// Applies `lua-enable-insecure-api`: a change recreates the interpreters. The caller holds the turn.
     #[inline]
-    pub fn heed_settings(&self, core: &Core, insecure: bool, interpreters: &mut Interpreters) {
+    pub fn apply_settings(&self, core: &Core, insecure: bool, interpreters: &mut Interpreters) {
         if insecure != interpreters.insecure {
-            self.begin_anew(core, insecure, interpreters);
+            self.recreate_interpreters(core, insecure, interpreters);
         }
     }
 
     #[cold]
-    fn begin_anew(&self, core: &Core, insecure: bool, interpreters: &mut Interpreters) {
+    fn recreate_interpreters(&self, core: &Core, insecure: bool, interpreters: &mut Interpreters) {
         interpreters.insecure = insecure;
         self.scripts.lock().clear();
         self.reset(interpreters, Kind::Scripts, false);
@@ -202,13 +202,13 @@ impl Scripting {
         for source in sources {
             // It loaded before. If it depends on an API that is gone, drop it.
             if let Ok(library) = Library::load(vm, &source, None, |_| Ok(())) {
-                let _ = self.libraries.write().join(vec![library], Join::Append);
+                let _ = self.libraries.write().merge(vec![library], RestorePolicy::Append);
             }
         }
     }
 
     /// SCRIPT FLUSH. Requires the global lock.
-    pub fn forget_scripts(&self, lazy: bool) -> Result<(), Error> {
+    pub fn flush_scripts(&self, lazy: bool) -> Result<(), Error> {
         let mut interpreters = self.idle_interpreters()?;
         let scripts = self.scripts.lock().clear();
         if lazy {
@@ -221,7 +221,7 @@ impl Scripting {
     /// SCRIPT LOAD. Requires the global lock.
     pub fn load_script(&self, core: &Core, sum: &Sum, text: &[u8]) -> Result<(), Error> {
         let mut interpreters = self.idle_interpreters()?;
-        if !self.scripts.lock().keep(sum) {
+        if !self.scripts.lock().make_permanent(sum) {
             self.compile(interpreters.get(core, Kind::Scripts)?, sum, text, true)?;
             self.note_memory(Kind::Scripts, &interpreters);
         }
@@ -229,16 +229,16 @@ impl Scripting {
     }
 
     /// Compiles a new script and registers it.
-    pub fn compile(&self, vm: &mut Vm, sum: &Sum, text: &[u8], stays: bool) -> Result<Arc<Script>, Error> {
+    pub fn compile(&self, vm: &mut Vm, sum: &Sum, text: &[u8], is_permanent: bool) -> Result<Arc<Script>, Error> {
         let shebang = Shebang::of_script(text).map_err(error_of)?;
         if !shebang.engine.eq_ignore_ascii_case(b"lua") {
             let engine = String::from_utf8_lossy(&shebang.engine);
             return Err(Error::new(format!("ERR Could not find scripting engine '{engine}'")));
         }
         vm.compile_script(sum.digits(), &text[shebang.code]).map_err(error_of)?;
-        let (script, forgotten) = self.scripts.lock().add(*sum, text, shebang.flags, stays);
-        if let Some(forgotten) = forgotten {
-            vm.forget_script(forgotten.sum.digits());
+        let (script, removed) = self.scripts.lock().add(*sum, text, shebang.flags, is_permanent);
+        if let Some(removed) = removed {
+            vm.forget_script(removed.sum.digits());
         }
         Ok(script)
     }
@@ -266,14 +266,19 @@ impl Scripting {
             };
             let loaded = Library::load(vm, code, time_max, admit).map_err(error_of)?;
             let name = loaded.name.clone();
-            let join = if replace { Join::Replace } else { Join::Append };
-            self.join(vm, vec![loaded], join)?;
+            let policy = if replace { RestorePolicy::Replace } else { RestorePolicy::Append };
+            self.merge(vm, vec![loaded], policy)?;
             Ok(name)
         })
     }
 
     /// FUNCTION RESTORE: loads all libraries or none. Requires the global lock.
-    pub fn join_libraries(&self, core: &Core, sources: &[impl AsRef<[u8]>], join: Join) -> Result<(), Error> {
+    pub fn restore_libraries(
+        &self,
+        core: &Core,
+        sources: &[impl AsRef<[u8]>],
+        policy: RestorePolicy,
+    ) -> Result<(), Error> {
         self.with_functions(core, |vm| {
             let mut loaded: Vec<Library> = Vec::new();
             for source in sources {
@@ -283,21 +288,21 @@ impl Scripting {
                 };
                 match Library::load(vm, source.as_ref(), None, admit) {
                     Ok(library) => loaded.push(library),
-                    Err(flaw) => {
+                    Err(error) => {
                         loaded.into_iter().for_each(|library| library.drop_from(vm));
-                        return Err(error_of(flaw));
+                        return Err(error_of(error));
                     }
                 }
             }
-            self.join(vm, loaded, join)
+            self.merge(vm, loaded, policy)
         })
     }
 
-    fn join(&self, vm: &mut Vm, loaded: Vec<Library>, join: Join) -> Result<(), Error> {
-        let joined = self.libraries.write().join(loaded, join);
-        let (dropped, result) = match joined {
+    fn merge(&self, vm: &mut Vm, loaded: Vec<Library>, policy: RestorePolicy) -> Result<(), Error> {
+        let merged = self.libraries.write().merge(loaded, policy);
+        let (dropped, result) = match merged {
             Ok(replaced) => (replaced, Ok(())),
-            Err((flaw, refused)) => (refused, Err(Error::new(format!("ERR {flaw}")))),
+            Err((error, refused)) => (refused, Err(Error::new(format!("ERR {error}")))),
         };
         dropped.into_iter().for_each(|library| library.drop_from(vm));
         result
@@ -313,7 +318,7 @@ impl Scripting {
     }
 
     /// FUNCTION FLUSH. Requires the global lock.
-    pub fn forget_libraries(&self, lazy: bool) -> Result<(), Error> {
+    pub fn flush_libraries(&self, lazy: bool) -> Result<(), Error> {
         let mut interpreters = self.idle_interpreters()?;
         let libraries = std::mem::take(&mut *self.libraries.write());
         if lazy {

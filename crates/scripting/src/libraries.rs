@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 /// How FUNCTION RESTORE treats existing libraries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Join {
+pub enum RestorePolicy {
     /// They stay; a restored library with an existing name is an error.
     Append,
     /// Libraries with the same name are replaced.
@@ -66,33 +66,38 @@ impl Libraries {
 
     /// Adds all libraries or none. Returns the libraries removed to make room for them. On an error, whose text has no
     /// code word, nothing has changed and the new libraries are returned.
-    pub fn join(&mut self, fresh: Vec<Library>, join: Join) -> Result<Vec<Library>, (String, Vec<Library>)> {
-        let gone = |library: &Library| match join {
-            Join::Append => false,
-            Join::Replace => fresh.iter().any(|new| new.name == library.name),
-            Join::Flush => true,
+    pub fn merge(
+        &mut self,
+        loaded: Vec<Library>,
+        policy: RestorePolicy,
+    ) -> Result<Vec<Library>, (String, Vec<Library>)> {
+        let replaced = |library: &Library| match policy {
+            RestorePolicy::Append => false,
+            RestorePolicy::Replace => loaded.iter().any(|new| new.name == library.name),
+            RestorePolicy::Flush => true,
         };
-        if join == Join::Append
-            && let Some(taken) = fresh.iter().find(|library| self.contains(&library.name))
+        if policy == RestorePolicy::Append
+            && let Some(taken) = loaded.iter().find(|library| self.contains(&library.name))
         {
-            return Err((format!("Library {} already exists", taken.name), fresh));
+            return Err((format!("Library {} already exists", taken.name), loaded));
         }
-        let stays = |name: &str| {
-            let mut staying = self.all().filter(|library| !gone(library));
-            staying.any(|library| library.functions.iter().any(|function| function.key() == name))
+        let is_kept = |name: &str| {
+            let mut kept = self.all().filter(|library| !replaced(library));
+            kept.any(|library| library.functions.iter().any(|function| function.key() == name))
         };
         let mut names = std::collections::HashSet::new();
-        let mut functions = fresh.iter().flat_map(|library| &library.functions);
-        let clash = functions.find(|function| {
+        let mut functions = loaded.iter().flat_map(|library| &library.functions);
+        let duplicate = functions.find(|function| {
             let name = function.key();
-            (self.functions.contains_key(&name) && stays(&name)) || !names.insert(name)
+            (self.functions.contains_key(&name) && is_kept(&name)) || !names.insert(name)
         });
-        if let Some(clash) = clash {
-            return Err((format!("Function {} already exists", clash.name), fresh));
+        if let Some(duplicate) = duplicate {
+            return Err((format!("Function {} already exists", duplicate.name), loaded));
         }
-        let removed: Vec<_> = self.all().filter(|library| gone(library)).map(|library| library.name.clone()).collect();
+        let removed: Vec<_> =
+            self.all().filter(|library| replaced(library)).map(|library| library.name.clone()).collect();
         let removed = removed.iter().filter_map(|name| self.remove(name)).collect();
-        for library in fresh {
+        for library in loaded {
             self.functions.extend(library.functions.iter().map(|function| (function.key(), function.clone())));
             self.by_name.insert(library.name.clone(), library);
         }
@@ -132,20 +137,29 @@ mod tests {
     }
 
     #[test]
-    fn libraries_join_all_or_none() {
+    fn libraries_are_added_all_or_none() {
         let mut libraries = Libraries::default();
-        assert!(libraries.join(vec![library("one", &["a", "b"]), library("two", &["c"])], Join::Append).is_ok());
-        assert_eq!(error(libraries.join(vec![library("one", &["x"])], Join::Append)), "Library one already exists");
-        let clashing = vec![library("three", &["x"]), library("one", &["C"])];
-        assert_eq!(error(libraries.join(clashing, Join::Replace)), "Function C already exists");
+        assert!(
+            libraries.merge(vec![library("one", &["a", "b"]), library("two", &["c"])], RestorePolicy::Append).is_ok()
+        );
+        assert_eq!(
+            error(libraries.merge(vec![library("one", &["x"])], RestorePolicy::Append)),
+            "Library one already exists"
+        );
+        let duplicates = vec![library("three", &["x"]), library("one", &["C"])];
+        assert_eq!(error(libraries.merge(duplicates, RestorePolicy::Replace)), "Function C already exists");
         assert_eq!((libraries.len(), libraries.functions()), (2, 3));
         let twice = vec![library("x", &["f"]), library("y", &["F"])];
-        assert_eq!(error(libraries.join(twice, Join::Flush)), "Function F already exists");
+        assert_eq!(error(libraries.merge(twice, RestorePolicy::Flush)), "Function F already exists");
         assert!(libraries.function(b"A").is_some() && libraries.function(b"x").is_none());
-        let gone = libraries.join(vec![library("one", &["A"])], Join::Replace).expect("its own function may go");
-        assert_eq!(gone.len(), 1);
+        let replaced =
+            libraries.merge(vec![library("one", &["A"])], RestorePolicy::Replace).expect("its own function may go");
+        assert_eq!(replaced.len(), 1);
         assert!(libraries.function(b"a").is_some() && libraries.function(b"b").is_none());
-        assert_eq!(libraries.join(vec![library("new", &["c"])], Join::Flush).map(|gone| gone.len()).ok(), Some(2));
+        assert_eq!(
+            libraries.merge(vec![library("new", &["c"])], RestorePolicy::Flush).map(|replaced| replaced.len()).ok(),
+            Some(2)
+        );
         assert!(libraries.remove("new").is_some() && libraries.is_empty() && libraries.functions() == 0);
     }
 }

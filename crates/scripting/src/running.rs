@@ -62,7 +62,7 @@ pub struct Running {
     /// The running script, if visible.
     current: Mutex<Option<Arc<Current>>>,
     /// Whether `current` is set.
-    is_shown: AtomicBool,
+    is_visible: AtomicBool,
     /// Bits: whether the script has written, and whether it is to end.
     state: AtomicU8,
 }
@@ -81,23 +81,23 @@ impl Running {
     /// Makes the script visible to other threads.
     pub fn show(&self, current: Current) {
         *self.current.lock() = Some(Arc::new(current));
-        self.is_shown.store(true, Ordering::SeqCst);
+        self.is_visible.store(true, Ordering::SeqCst);
     }
 
     /// Marks the end of the script. Returns whether it was visible.
     pub fn end(&self) -> bool {
-        if !self.is_shown() {
+        if !self.is_visible() {
             return false;
         }
         *self.current.lock() = None;
-        self.is_shown.store(false, Ordering::SeqCst);
+        self.is_visible.store(false, Ordering::SeqCst);
         true
     }
 
     /// Whether a visible script is running.
     #[inline]
-    pub fn is_shown(&self) -> bool {
-        self.is_shown.load(Ordering::SeqCst)
+    pub fn is_visible(&self) -> bool {
+        self.is_visible.load(Ordering::SeqCst)
     }
 
     /// The visible running script.

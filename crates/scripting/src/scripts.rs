@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Maximum number of EVAL scripts kept.
-const KEPT_MAX: usize = 500;
+const EVICTABLE_MAX: usize = 500;
 /// Last use of a script that is never evicted.
-const ALWAYS: u64 = u64::MAX;
+const NEVER_EVICTED: u64 = u64::MAX;
 
 /// A script's SHA1 sum, as forty lower-case hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -86,7 +86,7 @@ pub struct Script {
 pub struct Scripts {
     by_sum: HashMap<Sum, Arc<Script>>,
     /// Number of scripts that may be evicted.
-    forgettable: usize,
+    evictable: usize,
     /// Counter of uses, as an LRU clock.
     uses: u64,
     /// Total length of their texts in bytes.
@@ -117,20 +117,20 @@ impl Scripts {
     }
 
     /// Finds a script that is about to run, and updates its last use.
-    pub fn to_run(&mut self, sum: &Sum) -> Option<Arc<Script>> {
+    pub fn get_to_run(&mut self, sum: &Sum) -> Option<Arc<Script>> {
         let script = self.by_sum.get(sum)?;
         self.uses += 1;
-        if script.used.load(Ordering::Relaxed) != ALWAYS {
+        if script.used.load(Ordering::Relaxed) != NEVER_EVICTED {
             script.used.store(self.uses, Ordering::Relaxed);
         }
         Some(script.clone())
     }
 
     /// Exempts a script from eviction. Returns false if it is not registered.
-    pub fn keep(&mut self, sum: &Sum) -> bool {
+    pub fn make_permanent(&mut self, sum: &Sum) -> bool {
         let Some(script) = self.by_sum.get(sum) else { return false };
-        if script.used.swap(ALWAYS, Ordering::Relaxed) != ALWAYS {
-            self.forgettable -= 1;
+        if script.used.swap(NEVER_EVICTED, Ordering::Relaxed) != NEVER_EVICTED {
+            self.evictable -= 1;
         }
         true
     }
@@ -141,24 +141,25 @@ impl Scripts {
         sum: Sum,
         text: &[u8],
         flags: Option<ScriptFlags>,
-        stays: bool,
+        is_permanent: bool,
     ) -> (Arc<Script>, Option<Arc<Script>>) {
-        let forgotten = (!stays && self.forgettable >= KEPT_MAX).then(|| self.forget_oldest()).flatten();
+        let removed = (!is_permanent && self.evictable >= EVICTABLE_MAX).then(|| self.evict_oldest()).flatten();
         self.uses += 1;
-        let used = AtomicU64::new(if stays { ALWAYS } else { self.uses });
-        self.forgettable += usize::from(!stays);
+        let used = AtomicU64::new(if is_permanent { NEVER_EVICTED } else { self.uses });
+        self.evictable += usize::from(!is_permanent);
         self.bytes += text.len();
         let script = Arc::new(Script { sum, text: text.into(), flags, used });
         self.by_sum.insert(sum, script.clone());
-        (script, forgotten)
+        (script, removed)
     }
 
-    fn forget_oldest(&mut self) -> Option<Arc<Script>> {
+    fn evict_oldest(&mut self) -> Option<Arc<Script>> {
         let used = |script: &Arc<Script>| script.used.load(Ordering::Relaxed);
-        let oldest = self.by_sum.values().filter(|script| used(script) != ALWAYS).min_by_key(|script| used(script))?;
+        let oldest =
+            self.by_sum.values().filter(|script| used(script) != NEVER_EVICTED).min_by_key(|script| used(script))?;
         let sum = oldest.sum;
         let script = self.by_sum.remove(&sum)?;
-        self.forgettable -= 1;
+        self.evictable -= 1;
         self.bytes -= script.text.len();
         self.evicted += 1;
         Some(script)
@@ -180,7 +181,7 @@ impl Scripts {
 
     /// Removes and returns all scripts.
     pub fn clear(&mut self) -> Vec<Arc<Script>> {
-        (self.forgettable, self.bytes) = (0, 0);
+        (self.evictable, self.bytes) = (0, 0);
         self.by_sum.drain().map(|(_, script)| script).collect()
     }
 }
@@ -193,10 +194,10 @@ mod tests {
     use std::ptr::NonNull;
 
     /// A heap that moves every allocation.
-    struct Restless;
+    struct MoveAll;
 
     // SAFETY: allocations are copied to a new allocation of the same layout.
-    unsafe impl Heap for Restless {
+    unsafe impl Heap for MoveAll {
         unsafe fn relocate(&mut self, allocation: NonNull<u8>, layout: Layout) -> NonNull<u8> {
             // SAFETY: the layout is not empty; the old allocation has this layout, as the caller promises, and is
             // freed.
@@ -213,45 +214,45 @@ mod tests {
         format!("return {number}").into_bytes()
     }
 
-    fn add(scripts: &mut Scripts, number: usize, stays: bool) -> Option<Arc<Script>> {
-        scripts.add(Sum::of(&text(number)), &text(number), None, stays).1
+    fn add(scripts: &mut Scripts, number: usize, is_permanent: bool) -> Option<Arc<Script>> {
+        scripts.add(Sum::of(&text(number)), &text(number), None, is_permanent).1
     }
 
     #[test]
-    fn sums_are_those_of_sha1() {
+    fn scripts_are_named_by_their_sha1() {
         assert_eq!(Sum::of(b"").digits(), b"da39a3ee5e6b4b0d3255bfef95601890afd80709");
         assert!(Sum::read(b"DA39A3EE5E6B4B0D3255BFEF95601890AFD80709") == Some(Sum::of(b"")));
         assert!(Sum::read(b"da39").is_none());
     }
 
     #[test]
-    fn the_script_used_longest_ago_is_forgotten_first() {
+    fn the_least_recently_used_script_is_evicted_first() {
         let mut scripts = Scripts::default();
-        for number in 0..KEPT_MAX {
+        for number in 0..EVICTABLE_MAX {
             assert!(add(&mut scripts, number, false).is_none());
         }
-        assert!(scripts.to_run(&Sum::of(&text(0))).is_some());
-        let forgotten = add(&mut scripts, KEPT_MAX, false).expect("there were too many");
-        assert_eq!(&*forgotten.text, text(1));
-        assert_eq!((scripts.len(), scripts.evicted), (KEPT_MAX, 1));
+        assert!(scripts.get_to_run(&Sum::of(&text(0))).is_some());
+        let removed = add(&mut scripts, EVICTABLE_MAX, false).expect("there were too many");
+        assert_eq!(&*removed.text, text(1));
+        assert_eq!((scripts.len(), scripts.evicted), (EVICTABLE_MAX, 1));
         assert!(scripts.get(&Sum::of(&text(0))).is_some() && scripts.get(&Sum::of(&text(1))).is_none());
     }
 
     #[test]
-    fn scripts_that_were_loaded_stay() {
+    fn scripts_from_script_load_are_not_evicted() {
         let mut scripts = Scripts::default();
         add(&mut scripts, 0, false);
-        assert!(scripts.keep(&Sum::of(&text(0))) && !scripts.keep(&Sum::of(&text(1))));
-        for number in 1..=KEPT_MAX {
+        assert!(scripts.make_permanent(&Sum::of(&text(0))) && !scripts.make_permanent(&Sum::of(&text(1))));
+        for number in 1..=EVICTABLE_MAX {
             add(&mut scripts, number, true);
             assert!(add(&mut scripts, 10_000 + number, false).is_none());
         }
         assert!(scripts.get(&Sum::of(&text(0))).is_some());
         let memory = scripts.memory();
-        assert!(memory > 2 * KEPT_MAX * 8);
+        assert!(memory > 2 * EVICTABLE_MAX * 8);
         let (running, mut from, mut moved) = (scripts.get(&Sum::of(&text(9))), Some(0), 0);
         while let Some(number) = from {
-            let mut heap = Restless;
+            let mut heap = MoveAll;
             let mut mover = Mover::new(&mut heap, 100, 0);
             from = scripts.relocate(number, &mut mover);
             moved += mover.moved() as usize;
@@ -259,7 +260,7 @@ mod tests {
         drop(running);
         assert_eq!(moved, scripts.len() - 1, "all but one that runs");
         assert!(scripts.get(&Sum::of(&text(7))).is_some_and(|script| *script.text == text(7)));
-        assert_eq!(scripts.clear().len(), 2 * KEPT_MAX + 1);
+        assert_eq!(scripts.clear().len(), 2 * EVICTABLE_MAX + 1);
         assert_eq!(scripts.memory(), 0);
     }
 }

@@ -63,11 +63,11 @@ pub fn on_alarm() {
     if CRASHING.load(Ordering::SeqCst) {
         fatal::abort();
     }
-    tell_state("Received SIGALRM");
+    log_state("Received SIGALRM");
 }
 
 /// Logs the server's state, below a heading.
-pub fn tell_state(heading: &str) {
+pub fn log_state(heading: &str) {
     let mut state = format!("\n{heading}\n");
     if let Some(server) = SERVER.get() {
         // As in `on_panic`.
@@ -85,7 +85,7 @@ fn on_panic(panic: &PanicHookInfo<'_>) {
             std::thread::park();
         }
     }
-    fatal::give_up_after(REPORT_SECONDS_MAX);
+    fatal::abort_after(REPORT_SECONDS_MAX);
     let thread = std::thread::current();
     let name = thread.name().unwrap_or("a thread").to_owned();
     let message = message(panic.payload());

@@ -70,12 +70,12 @@ impl Process for Server {
 }
 
 /// Access to the server that a session command runs on.
-pub trait Serving {
+pub trait HasServer {
     /// The server.
     fn server(&self) -> &'static Server;
 }
 
-impl Serving for Session<'_> {
+impl HasServer for Session<'_> {
     fn server(&self) -> &'static Server {
         Server::of(self.server)
     }
@@ -122,7 +122,7 @@ impl Server {
     }
 
     /// Reopens a transport's sockets with the addresses and port in `values`. After an error none may be open.
-    pub fn listen_anew(&self, values: &Values, transport: Transport) -> std::io::Result<()> {
+    pub fn relisten(&self, values: &Values, transport: Transport) -> std::io::Result<()> {
         let Some(listeners) = self.listeners.get() else { return Ok(()) };
         let reopened = listeners.reopen(values, transport);
         *self.listening.write() = listeners.describe();

@@ -2,7 +2,7 @@
 //!
 //! SIGTERM, SIGINT and SIGALRM are blocked in every thread and received by a separate thread, so that no code runs in a
 //! signal handler. Threads inherit the mask, so [`block`] is called before any other thread exists. For fatal signals
-//! see [`crash`](crate::crash).
+//! see [`crash`].
 
 use crate::crash;
 use crate::server::Server;
@@ -10,7 +10,7 @@ use kvick_runtime::logging;
 use std::io;
 
 /// The signals that the thread receives.
-const AWAITED: [libc::c_int; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGALRM];
+const HANDLED: [libc::c_int; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGALRM];
 /// Ignored signals: a closed terminal or a disconnected client must not end the process.
 const IGNORED: [libc::c_int; 2] = [libc::SIGHUP, libc::SIGPIPE];
 
@@ -20,7 +20,7 @@ pub fn block() {
         // SAFETY: no handler of ours is involved.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
-    let set = awaited();
+    let set = handled_signals();
     // SAFETY: the set is initialised, and the old mask is not asked for.
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) };
 }
@@ -29,7 +29,7 @@ pub fn block() {
 pub fn listen(server: &'static Server) -> io::Result<()> {
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         kvick_runtime::memory::register_thread();
-        let set = awaited();
+        let set = handled_signals();
         loop {
             let mut signal = 0;
             // SAFETY: both arguments point to values of ours that live through the call.
@@ -48,7 +48,7 @@ pub fn listen(server: &'static Server) -> io::Result<()> {
 fn shut_down(server: &Server, signal: libc::c_int) {
     let name = if signal == libc::SIGINT { "SIGINT" } else { "SIGTERM" };
     let shutdown = &server.shutdown;
-    if signal == libc::SIGINT && (shutdown.is_made() || shutdown.is_acted_upon() || server.is_ending()) {
+    if signal == libc::SIGINT && (shutdown.is_requested() || shutdown.is_in_progress() || server.is_ending()) {
         logging::warning(format_args!("You insist... exiting now."));
         server.persistence.abandon();
         logging::flush();
@@ -56,16 +56,16 @@ fn shut_down(server: &Server, signal: libc::c_int) {
         unsafe { libc::_exit(1) };
     }
     // Set before the log line: a client that sees the line can withdraw the request.
-    server.shutdown.make(signal);
+    server.shutdown.record(signal);
     logging::warning(format_args!("Received {name} scheduling shutdown..."));
 }
 
-fn awaited() -> libc::sigset_t {
+fn handled_signals() -> libc::sigset_t {
     // SAFETY: all-zero bytes are a valid set, which `sigemptyset` then makes an empty one.
     let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
     // SAFETY: the argument points to a value of ours that lives through the call.
     unsafe { libc::sigemptyset(&mut set) };
-    for signal in AWAITED {
+    for signal in HANDLED {
         // SAFETY: as above, and the signals exist.
         unsafe { libc::sigaddset(&mut set, signal) };
     }

@@ -28,10 +28,10 @@ struct State {
 }
 
 /// The last observation of a worker.
-struct Seen {
+struct Observation {
     turns: u64,
     at: Instant,
-    is_told: bool,
+    is_reported: bool,
 }
 
 impl Watchdog {
@@ -61,23 +61,24 @@ impl Watchdog {
         affinity::set(Role::Background);
         let now = Instant::now();
         let turns = |worker: usize| server.stats[worker].turns.get();
-        let mut seen: Vec<Seen> =
-            (0..server.workers()).map(|worker| Seen { turns: turns(worker), at: now, is_told: false }).collect();
+        let mut seen: Vec<Observation> = (0..server.workers())
+            .map(|worker| Observation { turns: turns(worker), at: now, is_reported: false })
+            .collect();
         let mut state = self.state.lock();
         while !state.period.is_zero() {
             let period = state.period;
-            let look_every = period / 4;
-            self.changed.wait_for(&mut state, look_every);
+            let interval = period / 4;
+            self.changed.wait_for(&mut state, interval);
             if server.is_ending() {
                 continue;
             }
             for (worker, seen) in seen.iter_mut().enumerate() {
                 let turns = turns(worker);
                 if turns != seen.turns {
-                    *seen = Seen { turns, at: Instant::now(), is_told: false };
-                } else if seen.at.elapsed() >= period && !std::mem::replace(&mut seen.is_told, true) {
+                    *seen = Observation { turns, at: Instant::now(), is_reported: false };
+                } else if seen.at.elapsed() >= period && !std::mem::replace(&mut seen.is_reported, true) {
                     let ms = seen.at.elapsed().as_millis();
-                    crash::tell_state(&format!(
+                    crash::log_state(&format!(
                         "--- WATCHDOG TIMER EXPIRED ---\nworker-{worker} has not come round for {ms} ms"
                     ));
                 }

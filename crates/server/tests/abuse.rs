@@ -145,7 +145,7 @@ fn percentile(times: &[Duration], percent: usize) -> Duration {
 }
 
 #[test]
-fn ten_thousand_connections_come_and_go() {
+fn ten_thousand_connections_open_and_close() {
     const WAVE: usize = 1_000;
     raise_file_limit();
     for_workers(&[], |server| {
@@ -184,7 +184,7 @@ fn killing_thousands_of_clients_is_quick() {
 }
 
 #[test]
-fn half_sent_commands_disturb_nobody() {
+fn incomplete_commands_do_not_affect_other_clients() {
     const CLIENTS: usize = 200;
     for_workers(&[], |server| {
         let mut client = server.client();
@@ -226,7 +226,7 @@ fn half_sent_commands_disturb_nobody() {
 }
 
 #[test]
-fn what_is_announced_but_not_sent_takes_no_memory() {
+fn claimed_lengths_take_no_memory() {
     const CLIENTS: usize = 20;
     for_workers(&["--proto-max-bulk-len", "4gb"], |server| {
         let mut client = server.client();
@@ -254,7 +254,7 @@ fn what_is_announced_but_not_sent_takes_no_memory() {
 }
 
 #[test]
-fn a_deep_pipeline_holds_up_nobody() {
+fn a_deep_pipeline_does_not_delay_other_clients() {
     const COMMANDS: usize = 100_000;
     for_workers(&[], |server| {
         let pipeline = || {
@@ -280,7 +280,7 @@ fn a_deep_pipeline_holds_up_nobody() {
 }
 
 #[test]
-fn a_pipeline_of_large_replies_holds_up_nobody() {
+fn a_pipeline_of_large_replies_does_not_delay_other_clients() {
     const GETS: usize = 300;
     for_workers(&[], |server| {
         let value = vec![b'v'; MB];
@@ -321,7 +321,7 @@ fn ask_and_never_read(server: &Server, gets: usize) {
 }
 
 #[test]
-fn who_never_reads_is_cut_at_the_hard_limit() {
+fn a_client_that_never_reads_is_closed_at_the_hard_limit() {
     for_workers(&["--client-output-buffer-limit", "normal 16mb 0 0"], |server| {
         let value = vec![b'v'; MB];
         exchange(&mut connect(server), &request(&[b"SET", b"large", &value]), b"+OK\r\n");
@@ -341,7 +341,7 @@ fn who_never_reads_is_cut_at_the_hard_limit() {
 }
 
 #[test]
-fn who_reads_too_slowly_is_cut_at_the_soft_limit() {
+fn a_slow_reader_is_closed_at_the_soft_limit() {
     for_workers(&["--client-output-buffer-limit", "normal 0 1mb 1"], |server| {
         exchange(&mut connect(server), &request(&[b"SET", b"large", &vec![b'v'; MB]]), b"+OK\r\n");
         let began = Instant::now();
@@ -355,7 +355,7 @@ fn who_reads_too_slowly_is_cut_at_the_soft_limit() {
 }
 
 #[test]
-fn a_slow_reader_stalls_nobody_on_its_worker() {
+fn a_slow_reader_does_not_stall_its_worker() {
     let server = Server::start(&["--io-threads", "1"]);
     exchange(&mut connect(&server), &request(&[b"SET", b"large", &vec![b'v'; 16 * MB]]), b"+OK\r\n");
     let mut slow = connect(&server);
@@ -377,7 +377,7 @@ fn a_slow_reader_stalls_nobody_on_its_worker() {
 }
 
 #[test]
-fn a_fast_reader_of_much_stalls_nobody_on_its_worker() {
+fn a_fast_reader_of_large_replies_does_not_stall_its_worker() {
     let server = Server::start(&["--io-threads", "1"]);
     let value = vec![b'v'; 64 * MB];
     exchange(&mut connect(&server), &request(&[b"SET", b"large", &value]), b"+OK\r\n");
@@ -401,7 +401,7 @@ fn a_fast_reader_of_much_stalls_nobody_on_its_worker() {
 }
 
 #[test]
-fn garbage_ends_connections_and_nothing_else() {
+fn garbage_closes_only_its_connection() {
     for_workers(&[], |server| {
         let mut random = Random(0x9e37_79b9_7f4a_7c15);
         let valid = request(&[b"SET", b"key", b"value"]).repeat(40);
@@ -433,7 +433,7 @@ fn garbage_ends_connections_and_nothing_else() {
 }
 
 #[test]
-fn a_tls_greeting_on_the_plain_port_is_no_harm() {
+fn a_tls_client_hello_on_the_plain_port_is_harmless() {
     for_workers(&[], |server| {
         // The beginning of a ClientHello: handshake, TLS 1.0, 512 bytes; client hello, TLS 1.2, random bytes.
         let mut hello = vec![0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3];
@@ -451,7 +451,7 @@ fn a_tls_greeting_on_the_plain_port_is_no_harm() {
 }
 
 #[test]
-fn requests_of_http_end_the_connection() {
+fn http_requests_close_the_connection() {
     for_workers(&[], |server| {
         let line = "Possible SECURITY ATTACK detected. It looks like somebody is sending POST or Host: commands to";
         let mut posting = connect(server);
@@ -472,7 +472,7 @@ fn requests_of_http_end_the_connection() {
 }
 
 #[test]
-fn pipelines_may_be_cut_anywhere() {
+fn pipelines_may_be_split_anywhere() {
     for_workers(&[], |server| {
         let mut random = Random(42);
         let (mut input, mut expected) = (Vec::new(), Vec::new());
@@ -551,7 +551,7 @@ fn idle_connections_cost_under_a_kibibyte() {
 }
 
 #[test]
-fn unix_sockets_serve_as_well() {
+fn unix_sockets_are_served() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("socket");
     let name = path.to_str().expect("a plain name");
@@ -571,7 +571,7 @@ fn unix_sockets_serve_as_well() {
 }
 
 #[test]
-fn more_clients_than_allowed_are_told_so() {
+fn clients_beyond_maxclients_get_an_error() {
     for_workers(&["--maxclients", "3"], |server| {
         let mut client = server.client();
         wait_until("the connection that looked whether it is up is gone", || {
@@ -607,7 +607,7 @@ fn idle_clients_are_closed_after_the_timeout() {
 }
 
 #[test]
-fn input_beyond_its_limit_ends_the_connection() {
+fn input_beyond_its_limit_closes_the_connection() {
     for_workers(&["--client-query-buffer-limit", "1mb"], |server| {
         let heads: [&[u8]; 2] = [b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$4194304\r\n", b"*100000\r\n$4\r\nMGET\r\n"];
         for head in heads {
@@ -626,7 +626,7 @@ fn input_beyond_its_limit_ends_the_connection() {
 }
 
 #[test]
-fn unwanted_replies_take_no_memory() {
+fn suppressed_replies_take_no_memory() {
     for_workers(&[], |server| {
         let mut stream = connect(server);
         exchange(&mut stream, &request(&[b"SET", b"large", &vec![b'v'; MB]]), b"+OK\r\n");
@@ -659,7 +659,7 @@ fn shutdown_closes_connections_and_listeners() {
 }
 
 #[test]
-fn connections_that_found_no_free_descriptor_are_served_when_there_is_one() {
+fn connections_are_accepted_once_descriptors_are_free() {
     let server = Server::start(&["--io-threads", "1"]);
     let mut client = server.client();
     wait_until("one client is there", || info(&mut client, "connected_clients") == 1);
@@ -684,7 +684,7 @@ fn connections_that_found_no_free_descriptor_are_served_when_there_is_one() {
 }
 
 #[test]
-fn what_was_sent_before_the_end_is_answered() {
+fn requests_sent_before_a_half_close_are_answered() {
     for_workers(&["--requirepass", "secret"], |server| {
         let auth: &[u8] = b"AUTH secret\r\n";
         for sets in [1, 2, 100, 5_000] {
@@ -699,7 +699,7 @@ fn what_was_sent_before_the_end_is_answered() {
 }
 
 #[test]
-fn a_request_that_waits_and_breaks_the_protocol_is_answered_when_its_turn_comes() {
+fn a_protocol_error_behind_a_blocked_request_is_answered_in_order() {
     for_workers(&[], |server| {
         let (mut boss, mut writer) = (connect(server), connect(server));
         exchange(&mut boss, b"CLIENT PAUSE 100000 WRITE\r\n", b"+OK\r\n");
@@ -715,7 +715,7 @@ fn a_request_that_waits_and_breaks_the_protocol_is_answered_when_its_turn_comes(
 }
 
 #[test]
-fn replies_beyond_the_hard_limit_are_not_sent_in_part() {
+fn replies_beyond_the_hard_limit_are_not_partly_sent() {
     for_workers(&["--client-output-buffer-limit", "normal 100000 0 0"], |server| {
         let value = [b'v'; 10_000];
         let mut stream = connect(server);

@@ -42,7 +42,7 @@ fn listed(server: &Server, words: &[&str]) -> String {
 }
 
 #[test]
-fn nobody_logs_in_who_does_not_know_the_password() {
+fn login_needs_the_password() {
     const WRONG: &str = "-WRONGPASS invalid username-password pair or user is disabled.\r\n";
     for_workers(&["--requirepass", "foobared"], |server| {
         let mut raw = server.raw();
@@ -76,7 +76,7 @@ fn nobody_logs_in_who_does_not_know_the_password() {
 }
 
 #[test]
-fn a_user_without_rights_gets_nothing_in_any_way() {
+fn a_user_without_permissions_is_always_refused() {
     for_workers(&["--enable-debug-command", "yes"], |server| {
         let mut admin = server.raw();
         admin.send("SET secret s\r\nRPUSH seclist a\r\nRPUSH mylist 1\r\nSET weight_1 w\r\n");
@@ -144,7 +144,7 @@ fn a_user_without_rights_gets_nothing_in_any_way() {
 }
 
 #[test]
-fn subcommands_have_rights_of_their_own() {
+fn subcommands_have_their_own_permissions() {
     for_workers(&[], |server| {
         let mut raw = become_user(server, "bob", "+@all -config +config|get -client|list -debug");
         ask(&mut raw, "CONFIG GET port-none", "*0\r\n");
@@ -163,7 +163,7 @@ fn subcommands_have_rights_of_their_own() {
 }
 
 #[test]
-fn keys_may_be_for_reading_or_for_writing() {
+fn key_patterns_may_be_read_only_or_write_only() {
     for_workers(&[], |server| {
         let mut raw = become_user(server, "bob", "+@all %R~r* %W~w* ~b*");
         ask(&mut raw, "SET w 1", OK);
@@ -186,7 +186,7 @@ fn keys_may_be_for_reading_or_for_writing() {
 }
 
 #[test]
-fn databases_are_kept_apart() {
+fn database_permissions_are_enforced() {
     for_workers(&[], |server| {
         let mut admin = server.raw();
         admin.send("SET k 0\r\nSELECT 1\r\nSET k 1\r\nSELECT 2\r\nSET k 2\r\n");
@@ -214,7 +214,7 @@ fn databases_are_kept_apart() {
 }
 
 #[test]
-fn rights_that_went_meanwhile_are_gone() {
+fn revoked_permissions_apply_to_queued_commands() {
     for_workers(&[], |server| {
         let mut admin = server.raw();
         let mut raw = become_user(server, "bob", "+@all ~* &*");
@@ -275,7 +275,7 @@ fn exec_itself_may_be_forbidden() {
 }
 
 #[test]
-fn a_deleted_user_is_gone_with_its_connections() {
+fn deleting_a_user_closes_its_connections() {
     for_workers(&[], |server| {
         let mut admin = server.raw();
         ask(&mut admin, "ACL DELUSER default", "-ERR The 'default' user cannot be removed\r\n");
@@ -306,7 +306,7 @@ fn a_deleted_user_is_gone_with_its_connections() {
 }
 
 #[test]
-fn subscribers_of_what_is_no_longer_theirs_are_cut_off() {
+fn subscribers_that_lose_channel_permissions_are_disconnected() {
     for_workers(&[], |server| {
         let mut admin = server.raw();
         let subscriptions = ["SUBSCRIBE my:1", "PSUBSCRIBE my:*", "SSUBSCRIBE my:2"];
@@ -333,7 +333,7 @@ fn subscribers_of_what_is_no_longer_theirs_are_cut_off() {
 }
 
 #[test]
-fn what_is_refused_is_logged_and_counted() {
+fn denials_are_logged_and_counted() {
     for_workers(&[], |server| {
         let mut admin = server.raw();
         let mut raw = become_user(server, "bob", "+@all -config ~my* resetchannels &my* db=0");
@@ -377,7 +377,7 @@ fn what_is_refused_is_logged_and_counted() {
 }
 
 #[test]
-fn no_log_shows_passwords() {
+fn passwords_do_not_appear_in_logs() {
     for_workers(&["--slowlog-log-slower-than", "0", "--loglevel", "debug"], |server| {
         let mut raw = server.raw();
         ask(&mut raw, "ACL SETUSER bob on >hush +@all ~*", OK);
@@ -397,7 +397,7 @@ fn no_log_shows_passwords() {
 }
 
 #[test]
-fn users_stand_in_the_configuration() {
+fn users_are_defined_in_the_configuration_file() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("kvick.conf");
     let line = "user al on nopass ~a* resetchannels -@all +get (~x resetchannels db=1 -@all +set)";
@@ -428,7 +428,7 @@ fn users_stand_in_the_configuration() {
 }
 
 #[test]
-fn a_server_does_not_start_with_users_that_are_wrong() {
+fn invalid_users_prevent_startup() {
     let folder = tempfile::tempdir().expect("a folder");
     let (file, users) = (folder.path().join("kvick.conf"), folder.path().join("users.acl"));
     fs::write(&users, "user bob on\nuser bob off\n").expect("a file");
@@ -452,7 +452,7 @@ fn a_server_does_not_start_with_users_that_are_wrong() {
 }
 
 #[test]
-fn users_stand_in_a_file_of_their_own() {
+fn users_are_defined_in_an_acl_file() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("users.acl");
     let path = file.to_str().expect("a plain name").to_string();
@@ -491,7 +491,7 @@ fn users_stand_in_a_file_of_their_own() {
 }
 
 #[test]
-fn commands_are_allowed_by_the_names_that_they_had() {
+fn acl_rules_use_original_names_of_renamed_commands() {
     for_workers(&["--rename-command", "GET", "fetch", "--rename-command", "SET", ""], |server| {
         let mut raw = become_user(server, "bob", "+get ~*");
         ask(&mut raw, "FETCH k", "$-1\r\n");
@@ -510,7 +510,7 @@ fn commands_are_allowed_by_the_names_that_they_had() {
 }
 
 #[test]
-fn passwords_are_made_up_in_any_length() {
+fn acl_genpass_generates_any_length() {
     for_workers(&[], |server| {
         let mut client = server.client();
         let mut make = |bits: &str| cmd("ACL").arg("GENPASS").arg(bits).query::<String>(&mut client);
@@ -524,7 +524,7 @@ fn passwords_are_made_up_in_any_length() {
 }
 
 #[test]
-fn rights_change_under_load_without_a_gap() {
+fn permission_changes_are_atomic_under_load() {
     // While a user writes as fast as it can, its right to is taken away; from the reply on nothing changes.
     for_workers(&[], |server| {
         let mut admin = server.client();
@@ -656,13 +656,13 @@ fn assert_nothing_changes_after(change: &str, undo: &str, check: impl Fn(&str)) 
 }
 
 #[test]
-fn a_request_that_waits_for_locks_loses_the_rights_that_its_user_loses_meanwhile() {
+fn a_request_waiting_for_locks_is_checked_again_after_a_revocation() {
     // A reply other than a refusal is right if the request ran before the change, as it may on a busy machine.
     assert_nothing_changes_after("ACL SETUSER bob -@all", "ACL SETUSER bob", |reply| println!("{reply}"));
 }
 
 #[test]
-fn a_request_that_waits_for_locks_waits_for_the_end_of_a_pause_that_begins_meanwhile() {
+fn a_request_waiting_for_locks_respects_a_pause_that_begins_meanwhile() {
     let check = |reply: &str| assert!(!reply.starts_with('-'), "{reply}");
     assert_nothing_changes_after("CLIENT PAUSE 10000 WRITE", "CLIENT UNPAUSE", check);
 }

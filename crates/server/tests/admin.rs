@@ -36,7 +36,7 @@ fn info(connection: &mut Connection, sections: &str) -> HashMap<String, String> 
 }
 
 #[test]
-fn info_tells_what_happened() {
+fn info_reports_activity() {
     for_workers(&[], |server| {
         let mut client = server.client();
         for line in ["SET a 1", "SET b 2 EX 1000", "GET a", "GET nosuch"] {
@@ -81,7 +81,7 @@ fn used_memory_follows_the_data() {
 }
 
 #[test]
-fn resetstat_forgets_on_all_workers() {
+fn resetstat_resets_all_workers() {
     for_workers(&[], |server| {
         let mut clients: Vec<Connection> = (0..8).map(|_| server.client()).collect();
         for client in &mut clients {
@@ -98,7 +98,7 @@ fn resetstat_forgets_on_all_workers() {
 }
 
 #[test]
-fn config_set_changes_all_or_nothing_and_holds_at_once() {
+fn config_set_is_atomic_and_immediate() {
     for_workers(&[], |server| {
         let (mut client, mut other) = (server.client(), server.client());
         let () = ok(&mut client, "CONFIG SET timeout 100 maxclients 500");
@@ -120,7 +120,7 @@ fn config_set_changes_all_or_nothing_and_holds_at_once() {
 }
 
 #[test]
-fn the_server_moves_to_another_port_and_stays_when_it_cannot() {
+fn the_port_can_change_and_stays_if_the_new_one_is_taken() {
     for_workers(&[], |server| {
         let mut client = server.client();
         let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -138,7 +138,7 @@ fn the_server_moves_to_another_port_and_stays_when_it_cannot() {
 }
 
 #[test]
-fn config_rewrite_needs_a_file_and_writes_it() {
+fn config_rewrite_needs_a_configuration_file() {
     let server = Server::start(&[]);
     fails(&mut server.client(), "CONFIG REWRITE", "running without a config file");
     let folder = tempfile::tempdir().expect("a folder");
@@ -154,7 +154,7 @@ fn config_rewrite_needs_a_file_and_writes_it() {
 }
 
 #[test]
-fn the_logs_record_what_is_slow_or_large_and_no_secrets() {
+fn command_logs_record_slow_and_large_commands_without_secrets() {
     for_workers(DEBUG, |server| {
         type Entry = (i64, i64, i64, Vec<String>, String, String);
         let mut client = server.client();
@@ -200,7 +200,7 @@ fn latency_is_monitored_and_counted() {
 }
 
 #[test]
-fn a_sleeping_server_answers_nobody_and_blames_nobody() {
+fn debug_sleep_delays_commands_without_logging_them_as_slow() {
     for_workers(DEBUG, |server| {
         let (mut sleeper, mut others) = (server.raw(), (0..4).map(|_| server.client()).collect::<Vec<_>>());
         let () = ok(&mut others[0], "CONFIG SET slowlog-log-slower-than 250000");
@@ -214,7 +214,7 @@ fn a_sleeping_server_answers_nobody_and_blames_nobody() {
 }
 
 #[test]
-fn digests_are_those_of_the_reference() {
+fn digests_equal_valkeys() {
     let server = Server::start(DEBUG);
     let mut client = server.client();
     assert_eq!(ok::<String>(&mut client, "DEBUG DIGEST"), "0".repeat(40));
@@ -236,7 +236,7 @@ const REFERENCE_VALUES: [&str; 4] = [
 const REFERENCE_ALL: &str = "1bf7495127484d655f467eb1fb1c6940107834d6";
 
 #[test]
-fn objects_are_described_as_by_the_reference() {
+fn debug_object_matches_valkey() {
     let server = Server::start(DEBUG);
     let mut client = server.client();
     let _: redis::Value = ok(&mut client, "CONFIG SET list-max-listpack-size -1 list-compress-depth 1");
@@ -265,7 +265,7 @@ fn objects_are_described_as_by_the_reference() {
 }
 
 #[test]
-fn values_can_be_looked_into() {
+fn debug_subcommands_show_values() {
     let server = Server::start(DEBUG);
     let mut client = server.client();
     let members: Vec<_> = (0..1000).map(|n| format!("member:{n}")).collect();
@@ -286,7 +286,7 @@ fn values_can_be_looked_into() {
 }
 
 #[test]
-fn the_size_of_large_elements_of_lists_can_be_set() {
+fn the_listpack_threshold_of_lists_can_be_set() {
     let server = Server::start(DEBUG);
     let mut client = server.client();
     let () = ok(&mut client, "CONFIG SET list-max-listpack-size 2");
@@ -307,7 +307,7 @@ fn the_size_of_large_elements_of_lists_can_be_set() {
 }
 
 #[test]
-fn protocol_types_reach_clients() {
+fn debug_protocol_sends_every_type() {
     let server = Server::start(DEBUG);
     let mut raw = server.raw();
     raw.ask(&["DEBUG", "PROTOCOL", "map"], "*6\r\n:0\r\n:0\r\n:1\r\n:1\r\n:2\r\n:0\r\n");
@@ -335,7 +335,7 @@ fn a_request_beyond_the_query_buffer_limit_closes_its_connection() {
 }
 
 #[test]
-fn commands_answer_to_the_names_that_the_configuration_gives_them() {
+fn renamed_commands_use_their_configured_names() {
     for_workers(&["--rename-command", "GET", "fetch", "--rename-command", "FLUSHALL", ""], |server| {
         let mut raw = server.raw();
         raw.ask(&["SET", "k", "v"], "+OK\r\n");

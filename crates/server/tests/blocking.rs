@@ -37,7 +37,7 @@ fn popped(key: &str, element: &str) -> String {
 }
 
 #[test]
-fn who_came_first_is_served_first() {
+fn blocked_clients_are_served_in_order() {
     for_workers(&[], |server| {
         let mut control = server.client();
         let mut clients: Vec<Raw> = (0..8).map(|_| waiting(server, &mut control, &["BLPOP", "queue", "0"])).collect();
@@ -68,7 +68,7 @@ fn a_client_waits_for_several_keys_and_is_served_once() {
 }
 
 #[test]
-fn requests_behind_one_that_waits_are_executed_after_it() {
+fn requests_behind_a_blocked_one_are_executed_after_it() {
     for_workers(&[], |server| {
         let mut control = server.client();
         let mut client = server.raw();
@@ -86,7 +86,7 @@ fn requests_behind_one_that_waits_are_executed_after_it() {
 }
 
 #[test]
-fn a_wait_ends_when_its_time_is_up() {
+fn a_blocking_command_times_out() {
     for_workers(&[], |server| {
         let mut control = server.client();
         let mut client = server.raw();
@@ -104,7 +104,7 @@ fn a_wait_ends_when_its_time_is_up() {
 }
 
 #[test]
-fn client_unblock_ends_a_wait() {
+fn client_unblock_unblocks_a_client() {
     for_workers(&[], |server| {
         let mut control = server.client();
         for (reason, reply) in
@@ -136,7 +136,7 @@ fn counted(control: &mut Connection, command: &str) -> String {
 }
 
 #[test]
-fn a_command_that_waits_is_counted_once_however_its_wait_ends() {
+fn a_blocking_command_is_counted_once() {
     for_workers(&[], |server| {
         let mut control = server.client();
         for (unblock, counts) in [
@@ -168,7 +168,7 @@ fn a_command_that_waits_is_counted_once_however_its_wait_ends() {
 }
 
 #[test]
-fn those_who_are_held_by_a_pause_are_blocked() {
+fn clients_delayed_by_a_pause_count_as_blocked() {
     for_workers(&[], |server| {
         let mut control = server.client();
         let _: () = cmd("CLIENT").arg("PAUSE").arg(100_000).arg("WRITE").query(&mut control).expect("done");
@@ -180,7 +180,7 @@ fn those_who_are_held_by_a_pause_are_blocked() {
 }
 
 #[test]
-fn what_brings_nothing_new_wakes_nobody() {
+fn changes_without_new_entries_do_not_unblock_readers() {
     for_workers(&[], |server| {
         let mut control = server.client();
         let mut run = |words: &[&str]| {
@@ -209,7 +209,7 @@ fn what_brings_nothing_new_wakes_nobody() {
 }
 
 #[test]
-fn a_client_that_is_gone_does_not_begin_to_wait() {
+fn a_closed_client_does_not_block() {
     for_workers(&[], |server| {
         let mut control = server.client();
         // One client waits, and has more to wait for; the other has sent all that it will before it is read.
@@ -232,7 +232,7 @@ fn a_client_that_is_gone_does_not_begin_to_wait() {
 }
 
 #[test]
-fn a_client_that_is_gone_takes_nothing() {
+fn a_closed_client_takes_no_elements() {
     for_workers(&[], |server| {
         let mut control = server.client();
         let first = waiting(server, &mut control, &["BLPOP", "queue", "0"]);
@@ -255,7 +255,7 @@ fn a_client_that_is_gone_takes_nothing() {
 }
 
 #[test]
-fn a_move_serves_those_who_wait_for_where_it_goes() {
+fn a_served_move_unblocks_clients_waiting_for_its_destination() {
     for_workers(&[], |server| {
         let mut control = server.client();
         let mut last = waiting(server, &mut control, &["BLPOP", "three", "0"]);
@@ -270,7 +270,7 @@ fn a_move_serves_those_who_wait_for_where_it_goes() {
 }
 
 #[test]
-fn keys_of_another_type_do_not_end_a_wait() {
+fn keys_of_another_type_do_not_unblock() {
     for_workers(&[], |server| {
         let mut control = server.client();
         let mut client = waiting(server, &mut control, &["BLPOP", "key", "0"]);
@@ -286,7 +286,7 @@ fn keys_of_another_type_do_not_end_a_wait() {
 }
 
 #[test]
-fn databases_that_are_swapped_serve_those_who_wait() {
+fn swapdb_unblocks_clients() {
     for_workers(&[], |server| {
         let mut control = server.client();
         let mut client = server.raw();
@@ -301,7 +301,7 @@ fn databases_that_are_swapped_serve_those_who_wait() {
 }
 
 #[test]
-fn nothing_is_lost_between_many_who_push_and_many_who_wait() {
+fn concurrent_pushes_and_blocking_pops_lose_nothing() {
     const EACH: usize = 400;
     const PAIRS: usize = 4;
     for_workers(&[], |server| {
@@ -334,7 +334,7 @@ fn nothing_is_lost_between_many_who_push_and_many_who_wait() {
 }
 
 #[test]
-fn thousands_who_wait_cost_others_nothing() {
+fn thousands_of_blocked_clients_do_not_slow_others() {
     for_workers(&[], |server| {
         let mut control = server.client();
         let waiting: Vec<Raw> = (0..2000)
@@ -366,7 +366,7 @@ fn thousands_who_wait_cost_others_nothing() {
 }
 
 #[test]
-fn a_command_that_waited_is_in_the_slow_log_when_it_was_served() {
+fn an_unblocked_command_appears_in_the_slow_log() {
     for_workers(&["--slowlog-log-slower-than", "0"], |server| {
         let mut control = server.client();
         let mut client = waiting(server, &mut control, &["BLPOP", "queue", "0"]);

@@ -38,7 +38,7 @@ fn for_protocols(test: impl Fn(&Server, &mut Connection)) {
 }
 
 #[test]
-fn strings_are_set_read_and_changed() {
+fn string_commands_work() {
     for_protocols(|_, connection| {
         check(connection, &["SET", "k", "value", "NX"], "OK".to_string());
         check(connection, &["SET", "k", "other", "NX"], None::<String>);
@@ -59,7 +59,7 @@ fn strings_are_set_read_and_changed() {
 }
 
 #[test]
-fn bitmaps_and_hyperloglogs_count() {
+fn bitmap_and_hyperloglog_commands_work() {
     for_protocols(|_, connection| {
         check(connection, &["SETBIT", "bits", "100", "1"], 0);
         check(connection, &["SETBIT", "bits", "7", "1"], 0);
@@ -83,7 +83,7 @@ fn bitmaps_and_hyperloglogs_count() {
 }
 
 #[test]
-fn keys_expire_are_renamed_copied_and_scanned() {
+fn key_commands_work() {
     for_protocols(|_, connection| {
         check(connection, &["SET", "k", "v", "EX", "100"], "OK".to_string());
         let ttl: i64 = ask(connection, &["PTTL", "k"]);
@@ -121,7 +121,7 @@ fn keys_expire_are_renamed_copied_and_scanned() {
 }
 
 #[test]
-fn resp3_has_maps_and_nulls_of_its_own() {
+fn resp3_has_maps_and_nulls() {
     for_workers(&[], |server| {
         let mut connection = server.client_resp3();
         assert_eq!(ask::<Value>(&mut connection, &["GET", "nothing"]), Value::Nil);
@@ -156,7 +156,7 @@ fn a_pipeline_of_10_000_is_answered_in_order() {
 }
 
 #[test]
-fn a_value_of_64_mb_is_kept_to_the_byte() {
+fn a_value_of_64_mb_round_trips() {
     for_workers(&[], |server| {
         let mut connection = server.client();
         let value: Vec<u8> = (0..64 * MB).map(|n| (n % 251) as u8).collect();
@@ -177,7 +177,7 @@ fn a_value_of_64_mb_is_kept_to_the_byte() {
 }
 
 #[test]
-fn keys_and_values_may_hold_any_bytes() {
+fn keys_and_values_are_binary_safe() {
     for_protocols(|_, connection| {
         let bytes = all_bytes();
         for byte in 0..=255u8 {
@@ -198,7 +198,7 @@ fn keys_and_values_may_hold_any_bytes() {
 }
 
 #[test]
-fn sixteen_databases_hold_their_own_keys() {
+fn databases_have_separate_keys() {
     for_protocols(|_, connection| {
         for db in 0..16 {
             check(connection, &["SELECT", &db.to_string()], "OK".to_string());
@@ -219,7 +219,7 @@ fn sixteen_databases_hold_their_own_keys() {
 
 /// Every writer sets all keys to one value of its own; whoever reads all of them at once must find them the same.
 #[test]
-fn mset_is_seen_whole_or_not_at_all() {
+fn mset_is_atomic() {
     // A prime, so that every step visits all of them.
     const KEYS: usize = 41;
     const WRITERS: usize = 4;
@@ -269,7 +269,7 @@ fn mset_is_seen_whole_or_not_at_all() {
 }
 
 #[test]
-fn increments_of_eight_clients_add_up() {
+fn concurrent_increments_add_up() {
     const CLIENTS: usize = 8;
     const TIMES: usize = 500;
     for_workers(&[], |server| {

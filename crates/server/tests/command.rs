@@ -7,7 +7,7 @@ use redis::{Value, cmd};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[test]
-fn the_table_counts_and_names_what_it_lists() {
+fn command_count_and_list_agree() {
     let server = Server::start(&[]);
     let mut client = server.client();
     let all: Vec<Vec<Value>> = cmd("COMMAND").query(&mut client).expect("commands");
@@ -32,7 +32,7 @@ fn the_table_counts_and_names_what_it_lists() {
 }
 
 #[test]
-fn facts_have_the_references_shape() {
+fn command_info_has_valkeys_shape() {
     let server = Server::start(&[]);
     let mut raw = server.raw();
     let get = "*10\r\n$3\r\nget\r\n:2\r\n*2\r\n+readonly\r\n+fast\r\n:1\r\n:1\r\n:1\r\n*3\r\n+@read\r\n+@string\r\n\

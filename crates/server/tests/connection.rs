@@ -35,7 +35,7 @@ fn error<T: redis::FromRedisValue + std::fmt::Debug>(result: RedisResult<T>) -> 
 }
 
 #[test]
-fn hello_chooses_the_protocol() {
+fn hello_selects_the_protocol() {
     for_workers(&[], |server| {
         let mut raw = server.raw();
         raw.request(&["HELLO", "3"]);
@@ -60,7 +60,7 @@ fn hello_chooses_the_protocol() {
 }
 
 #[test]
-fn hello_tells_the_zone_and_the_old_name_when_configured() {
+fn hello_reports_availability_zone_and_redis_name_if_configured() {
     let server = Server::start(&["--availability-zone", "north", "--extended-redis-compatibility", "yes"]);
     let fields: HashMap<String, Value> = cmd("HELLO").arg(3).query(&mut server.client_resp3()).expect("a map");
     assert_eq!(fields["availability_zone"], Value::BulkString(b"north".to_vec()));
@@ -69,7 +69,7 @@ fn hello_tells_the_zone_and_the_old_name_when_configured() {
 }
 
 #[test]
-fn a_password_keeps_strangers_out() {
+fn a_password_is_required() {
     for_workers(SECRET, |server| {
         let mut raw = server.raw();
         raw.ask(&["GET", "key"], "-NOAUTH Authentication required.\r\n");
@@ -110,7 +110,7 @@ fn requests_behind_auth_in_one_packet_are_authenticated() {
 }
 
 #[test]
-fn without_a_password_auth_is_a_mistake() {
+fn auth_without_a_configured_password_is_an_error() {
     let server = Server::start(&[]);
     let mut client = server.client();
     let text = error(cmd("AUTH").arg("x").query::<()>(&mut client));
@@ -123,7 +123,7 @@ fn without_a_password_auth_is_a_mistake() {
 }
 
 #[test]
-fn strangers_may_send_little() {
+fn unauthenticated_input_is_limited() {
     for_workers(SECRET, |server| {
         let mut many = server.raw();
         many.send("*11\r\n");
@@ -142,7 +142,7 @@ fn strangers_may_send_little() {
 }
 
 #[test]
-fn what_others_send_does_not_change_how_a_connection_is_read() {
+fn unauthenticated_limits_do_not_leak_between_connections() {
     for_workers(SECRET, |server| {
         let request = |key: &str| format!("*2\r\n$3\r\nGET\r\n${}\r\n{key}\r\n", key.len());
         let (mut trusted, long) = (server.raw(), "x".repeat(20_000));
@@ -187,7 +187,7 @@ fn what_others_send_does_not_change_how_a_connection_is_read() {
 }
 
 #[test]
-fn broken_requests_end_the_connection() {
+fn malformed_requests_close_the_connection() {
     for_workers(&[], |server| {
         let cases = [
             ("*1\r\n+PING\r\n", "-ERR Protocol error: expected '$', got '+'\r\n"),
@@ -210,7 +210,7 @@ fn broken_requests_end_the_connection() {
 }
 
 #[test]
-fn databases_are_apart() {
+fn each_connection_has_its_own_database() {
     for_workers(&["--databases", "3"], |server| {
         let mut raw = server.raw();
         raw.send("SET k zero\r\nSELECT 2\r\nGET k\r\nSET k two\r\nSELECT 0\r\nGET k\r\nSELECT 2\r\nGET k\r\n");
@@ -229,7 +229,7 @@ fn databases_are_apart() {
 }
 
 #[test]
-fn every_worker_tells_of_all_clients() {
+fn every_worker_lists_all_clients() {
     for_workers(&[], |server| {
         let mut all: Vec<Connection> = (0..8).map(|number| named(server, &format!("client-{number}"))).collect();
         let ids: Vec<u64> = all.iter_mut().map(id).collect();
@@ -253,7 +253,7 @@ fn every_worker_tells_of_all_clients() {
 }
 
 #[test]
-fn a_client_is_described_by_what_it_did() {
+fn client_info_reflects_activity() {
     for_workers(&[], |server| {
         let mut raw = server.raw();
         raw.ask(&["CLIENT", "SETINFO", "LIB-NAME", "lib"], "+OK\r\n");
@@ -295,7 +295,7 @@ fn a_client_is_described_by_what_it_did() {
 }
 
 #[test]
-fn a_client_that_prefers_replicas_is_told_that_this_is_a_primary() {
+fn a_client_that_prefers_replicas_recognises_a_primary() {
     for_workers(&[], |server| {
         let mut raw = server.raw();
         let flags = || clients(&mut server.client(), &["LIB-NAME", "Lettuce"])[0]["flags"].clone();
@@ -324,7 +324,7 @@ fn a_client_that_prefers_replicas_is_told_that_this_is_a_primary() {
 }
 
 #[test]
-fn killed_clients_are_gone() {
+fn client_kill_closes_connections() {
     for_workers(&[], |server| {
         let mut killer = server.client();
         let mut victims: Vec<_> = (0..6).map(|_| server.raw()).collect();
@@ -373,7 +373,7 @@ fn replies_can_be_switched_off_and_skipped() {
 }
 
 #[test]
-fn a_pause_of_writes_holds_them_until_it_is_lifted() {
+fn a_write_pause_delays_writes_until_unpause() {
     for_workers(&[], |server| {
         let mut boss = server.client();
         let mut writers: Vec<_> = (0..5).map(|_| server.raw()).collect();
@@ -395,7 +395,7 @@ fn a_pause_of_writes_holds_them_until_it_is_lifted() {
 }
 
 #[test]
-fn a_pause_of_everything_ends_by_itself() {
+fn a_full_pause_ends_after_its_timeout() {
     for_workers(&[], |server| {
         let (mut one, mut other) = (server.raw(), server.raw());
         other.ask(&["PING"], "+PONG\r\n");

@@ -56,7 +56,7 @@ fn is_alive(process: u32) -> bool {
 }
 
 #[test]
-fn what_is_written_in_a_session_within_the_server_stays() {
+fn writes_of_a_synchronous_session_persist() {
     for_workers(&[], |server| {
         let mut raw = begin(server, "SYNC");
         step_and_finish(&mut raw);
@@ -65,7 +65,7 @@ fn what_is_written_in_a_session_within_the_server_stays() {
 }
 
 #[test]
-fn what_is_written_in_a_session_beside_the_server_is_lost_and_others_are_served_meanwhile() {
+fn writes_of_a_forked_session_are_discarded_and_others_are_served() {
     let args = ["--appendonly", "yes", "--notify-keyspace-events", "KEA", "--enable-debug-command", "yes"];
     for_workers(&args, |server| {
         let mut client = server.client();
@@ -91,7 +91,7 @@ fn what_is_written_in_a_session_beside_the_server_is_lost_and_others_are_served_
 }
 
 #[test]
-fn a_session_sees_the_data_as_they_were_and_has_all_commands() {
+fn a_forked_session_sees_a_snapshot_and_has_all_commands() {
     for_workers(&[], |server| {
         let mut client = server.client();
         for number in 0..1000 {
@@ -112,7 +112,7 @@ fn a_session_sees_the_data_as_they_were_and_has_all_commands() {
 }
 
 #[test]
-fn a_session_ends_with_its_client_and_with_the_server() {
+fn a_session_ends_with_its_client_or_the_server() {
     for mode in ["YES", "SYNC"] {
         for_workers(&[], |server| {
             drop(begin(server, mode));
@@ -146,7 +146,7 @@ fn a_session_ends_with_its_client_and_with_the_server() {
 }
 
 #[test]
-fn a_script_that_nobody_sits_at_any_more_does_not_spin_beside_the_server() {
+fn an_abandoned_session_does_not_spin() {
     let server = Server::start(&[]);
     let mut raw = server.raw();
     raw.ask(&["SCRIPT", "DEBUG", "YES"], "+OK\r\n");
@@ -158,7 +158,7 @@ fn a_script_that_nobody_sits_at_any_more_does_not_spin_beside_the_server() {
 }
 
 #[test]
-fn a_session_within_the_server_is_a_script_that_takes_long() {
+fn a_synchronous_session_counts_as_a_long_script() {
     for_workers(&["--busy-reply-threshold", "20"], |server| {
         let mut client = server.client();
         let mut raw = begin(server, "SYNC");
@@ -175,7 +175,7 @@ fn a_session_within_the_server_is_a_script_that_takes_long() {
 }
 
 #[test]
-fn only_eval_is_debugged_and_only_by_who_asked_for_it() {
+fn only_eval_of_the_requesting_client_is_debugged() {
     for_workers(&[], |server| {
         let mut raw = server.raw();
         let sum = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
@@ -197,7 +197,7 @@ fn only_eval_is_debugged_and_only_by_who_asked_for_it() {
 }
 
 #[test]
-fn what_came_before_in_a_pipeline_is_answered_before_and_what_comes_behind_is_not_executed() {
+fn a_session_answers_earlier_requests_and_drops_later_ones() {
     for_workers(&[], |server| {
         for mode in ["YES", "SYNC"] {
             let mut raw = server.raw();
@@ -214,7 +214,7 @@ fn what_came_before_in_a_pipeline_is_answered_before_and_what_comes_behind_is_no
 }
 
 #[test]
-fn a_script_that_does_not_compile_has_no_session() {
+fn a_script_that_does_not_compile_starts_no_session() {
     let server = Server::start(&[]);
     for mode in ["YES", "SYNC"] {
         let mut raw = server.raw();
@@ -227,7 +227,7 @@ fn a_script_that_does_not_compile_has_no_session() {
 
 /// With the program `valkey-cli` if `VALKEY_CLI` says where it is.
 #[test]
-fn the_command_line_client_goes_through_a_session() {
+fn valkey_cli_completes_a_session() {
     let Some(program) = std::env::var_os("VALKEY_CLI") else { return };
     for_workers(&[], |server| {
         for (option, left) in [("--ldb", None), ("--ldb-sync-mode", Some(1))] {

@@ -108,7 +108,7 @@ fn fill(client: &mut Connection) {
 }
 
 #[test]
-fn what_was_written_is_there_after_a_restart_in_every_form() {
+fn all_writes_survive_a_restart_in_every_file_format() {
     for (workers, preamble) in [("1", "yes"), ("4", "no")] {
         let folder = Folder::new();
         let args = ["--io-threads", workers, "--aof-use-rdb-preamble", preamble];
@@ -213,7 +213,7 @@ fn crashes() -> u64 {
 }
 
 #[test]
-fn nothing_that_was_acknowledged_is_lost_in_a_crash() {
+fn acknowledged_writes_survive_a_crash() {
     let folder = Folder::new();
     let (mut told, mut seed) = (Told::new(), 12345u64);
     for round in 0..crashes() {
@@ -251,7 +251,7 @@ fn lose_what_the_journal_has(folder: &Folder) {
 }
 
 #[test]
-fn nothing_that_was_acknowledged_is_lost_when_the_file_loses_what_the_journal_has() {
+fn acknowledged_writes_are_recovered_from_the_journal() {
     let (folder, mut told) = (Folder::new(), Told::new());
     for (workers, rewrites) in [("4", false), ("1", true)] {
         let mut server = folder.start(&["--appendfsync", "always", "--io-threads", workers]);
@@ -275,7 +275,7 @@ fn nothing_that_was_acknowledged_is_lost_when_the_file_loses_what_the_journal_ha
 }
 
 #[test]
-fn a_journal_that_is_not_wanted_any_more_leaves_all_in_the_file() {
+fn a_disabled_journal_leaves_all_writes_in_the_file() {
     for line in ["CONFIG SET aof-journal no", "CONFIG SET appendfsync everysec", "SHUTDOWN"] {
         let (folder, mut last) = (Folder::new(), 0);
         let mut server = folder.start(&["--appendfsync", "always"]);
@@ -295,7 +295,7 @@ fn a_journal_that_is_not_wanted_any_more_leaves_all_in_the_file() {
 }
 
 #[test]
-fn with_everysec_a_crash_of_the_process_loses_a_moment_at_most() {
+fn everysec_loses_at_most_a_moment_in_a_crash() {
     for _ in 0..crashes().div_ceil(20) {
         crash_with_everysec();
     }
@@ -322,7 +322,7 @@ fn crash_with_everysec() {
 }
 
 #[test]
-fn a_rewrite_that_is_killed_leaves_the_files_that_were_there() {
+fn a_killed_rewrite_leaves_the_old_files() {
     let folder = Folder::new();
     let mut server = folder.start(&["--appendfsync", "always"]);
     let mut client = server.client();
@@ -347,7 +347,7 @@ fn a_rewrite_that_is_killed_leaves_the_files_that_were_there() {
 }
 
 #[test]
-fn the_files_of_a_replica_know_the_database_that_its_primary_had_selected_before() {
+fn a_replicas_files_begin_with_the_primarys_selected_database() {
     for workers in ["1", "4"] {
         let primary = Server::start(&["--enable-debug-command", "yes", "--repl-diskless-sync-delay", "0"]);
         let mut client = primary.client();
@@ -380,7 +380,7 @@ fn the_files_of_a_replica_know_the_database_that_its_primary_had_selected_before
 }
 
 #[test]
-fn a_file_that_is_cut_off_in_its_last_record_is_mended() {
+fn a_file_truncated_in_its_last_record_is_repaired() {
     let folder = Folder::new();
     let mut server = folder.start(&[]);
     let mut client = server.client();
@@ -408,7 +408,7 @@ fn a_file_that_is_cut_off_in_its_last_record_is_mended() {
 }
 
 #[test]
-fn a_damaged_file_is_refused_with_its_place() {
+fn a_damaged_file_is_refused_with_the_offset() {
     let folder = Folder::new();
     let mut server = folder.start(&[]);
     let mut client = server.client();
@@ -429,7 +429,7 @@ fn a_damaged_file_is_refused_with_its_place() {
 }
 
 #[test]
-fn an_unfinished_transaction_is_dropped_as_a_whole() {
+fn an_incomplete_transaction_is_discarded() {
     let folder = Folder::new();
     let mut server = folder.start(&[]);
     let mut client = server.client();
@@ -450,7 +450,7 @@ fn an_unfinished_transaction_is_dropped_as_a_whole() {
 }
 
 #[test]
-fn a_single_file_of_an_old_version_is_taken_in() {
+fn an_old_single_file_is_migrated() {
     let folder = Folder::new();
     let old = folder.0.path().join("appendonly.aof");
     fs::write(&old, "*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1\r\n1\r\n").expect("a file");
@@ -462,7 +462,7 @@ fn a_single_file_of_an_old_version_is_taken_in() {
 }
 
 #[test]
-fn files_are_begun_and_ended_while_the_server_runs() {
+fn appendonly_can_be_switched_at_runtime() {
     let folder = Folder::new();
     let dir = folder.0.path().to_str().expect("a plain path");
     let server = Server::start(&["--dir", dir, "--enable-debug-command", "yes"]);
@@ -485,7 +485,7 @@ fn files_are_begun_and_ended_while_the_server_runs() {
 }
 
 #[test]
-fn who_loads_the_files_has_the_data_for_himself() {
+fn debug_loadaof_excludes_other_clients() {
     let folder = Folder::new();
     let server = folder.start(&["--io-threads", "4"]);
     let (mut client, mut other) = (server.raw(), server.client());
@@ -503,7 +503,7 @@ fn who_loads_the_files_has_the_data_for_himself() {
 }
 
 #[test]
-fn a_key_that_expires_while_the_data_are_reloaded_is_gone_from_the_files_too() {
+fn a_key_that_expires_during_a_reload_is_deleted_in_the_files() {
     let folder = Folder::new();
     let mut server = folder.start(&["--appendfsync", "always"]);
     let mut client = server.client();
@@ -520,7 +520,7 @@ fn a_key_that_expires_while_the_data_are_reloaded_is_gone_from_the_files_too() {
 }
 
 #[test]
-fn whoever_waits_for_the_disk_is_answered_when_it_has_all() {
+fn waitaof_returns_once_the_writes_are_synced() {
     let folder = Folder::new();
     let server = folder.start(&["--appendfsync", "everysec"]);
     let mut client = server.client();
@@ -539,7 +539,7 @@ fn whoever_waits_for_the_disk_is_answered_when_it_has_all() {
 }
 
 #[test]
-fn who_waits_for_the_first_base_finds_that_its_rewrite_is_over() {
+fn waitaof_after_enabling_waits_for_the_first_rewrite() {
     let folder = Folder::new();
     let server = folder.start(&["--io-threads", "4"]);
     let mut client = server.client();
@@ -554,7 +554,7 @@ fn who_waits_for_the_first_base_finds_that_its_rewrite_is_over() {
 }
 
 #[test]
-fn a_rewrite_that_is_cancelled_is_over_at_once_and_what_is_asked_for_then_begins() {
+fn a_cancelled_rewrite_ends_at_once_and_the_next_one_starts() {
     let folder = Folder::new();
     let server = folder.start(&["--rdb-key-save-delay", "100000"]);
     let mut client = server.client();
@@ -598,7 +598,7 @@ fn release(server: &Server) {
 }
 
 #[test]
-fn a_full_disk_stops_writes_until_there_is_room() {
+fn a_full_disk_stops_writes_until_space_is_free() {
     let folder = Folder::new();
     let mut server = start_confined(&folder, &["--appendfsync", "everysec"], 100_000);
     let mut client = server.client();
@@ -664,7 +664,7 @@ impl Drop for SmallDisk {
 }
 
 #[test]
-fn a_disk_that_is_really_full_stops_writes_until_it_has_grown() {
+fn a_full_file_system_stops_writes_until_it_grows() {
     let Some(disk) = SmallDisk::mount(256 * 1024) else { return };
     let dir = disk.0.path().to_str().expect("a plain path");
     let args = ["--dir", dir, "--enable-debug-command", "yes", "--appendonly", "yes", "--io-threads", "4"];
@@ -690,7 +690,7 @@ fn a_disk_that_is_really_full_stops_writes_until_it_has_grown() {
 }
 
 #[test]
-fn a_rewrite_whose_base_cannot_be_written_leaves_the_files_that_were_there() {
+fn a_rewrite_that_cannot_write_its_base_leaves_the_old_files() {
     let folder = Folder::new();
     let mut server = start_confined(&folder, &["--appendfsync", "always", "--rdbcompression", "no"], 100_000);
     let mut client = server.client();
@@ -715,7 +715,7 @@ fn a_rewrite_whose_base_cannot_be_written_leaves_the_files_that_were_there() {
 }
 
 #[test]
-fn with_always_a_full_disk_ends_the_server_and_no_reply_is_a_lie() {
+fn a_full_disk_with_always_ends_the_server_without_false_replies() {
     let folder = Folder::new();
     let mut server = start_confined(&folder, &["--appendfsync", "always"], 100_000);
     let mut client = server.client();
@@ -732,7 +732,7 @@ fn with_always_a_full_disk_ends_the_server_and_no_reply_is_a_lie() {
 }
 
 #[test]
-fn the_file_is_rewritten_when_it_has_grown() {
+fn the_file_is_rewritten_after_it_grew() {
     let folder = Folder::new();
     let server = folder.start(&["--auto-aof-rewrite-min-size", "20kb", "--auto-aof-rewrite-percentage", "100"]);
     let mut client = server.client();
@@ -747,7 +747,7 @@ fn the_file_is_rewritten_when_it_has_grown() {
 }
 
 #[test]
-fn a_transaction_and_a_blocked_client_get_their_replies_in_order_behind_the_disk() {
+fn replies_of_transactions_and_blocked_clients_wait_for_fsync_in_order() {
     let folder = Folder::new();
     let server = folder.start(&["--appendfsync", "always", "--io-threads", "4"]);
     let (mut waiting, mut pushing) = (server.raw(), server.raw());
@@ -770,7 +770,7 @@ fn a_transaction_and_a_blocked_client_get_their_replies_in_order_behind_the_disk
 }
 
 #[test]
-fn a_manifest_that_makes_no_sense_is_refused() {
+fn an_inconsistent_manifest_is_refused() {
     let folder = Folder::new();
     drop(folder.start(&[]));
     let path: &Path = &folder.part("appendonly.aof.manifest");

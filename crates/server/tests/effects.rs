@@ -34,7 +34,7 @@ fn replica_of(primary: &Server, args: &[&str]) -> Server {
 }
 
 #[test]
-fn scripts_say_who_gets_what_they_do() {
+fn scripts_choose_where_their_writes_are_propagated() {
     const SCRIPT: &str = "redis.call('set', 'all', 1) redis.set_repl(redis.REPL_NONE) redis.call('set', 'none', 1)
         redis.call('get', 'gone')
         redis.set_repl(redis.REPL_AOF) redis.call('set', 'file', 1) redis.call('publish', 'channel', 'message')
@@ -74,7 +74,7 @@ fn scripts_say_who_gets_what_they_do() {
 }
 
 #[test]
-fn queued_scripts_are_taken_at_their_word() {
+fn script_flags_apply_to_queued_scripts() {
     const READS: &str = "#!lua flags=no-writes\nreturn redis.call('GET', KEYS[1])";
     const WRITES: &str = "#!lua\nreturn 1";
     for_workers(&[], |server| {
@@ -103,7 +103,7 @@ fn queued_scripts_are_taken_at_their_word() {
 }
 
 #[test]
-fn time_stands_still_for_a_script_at_a_microsecond() {
+fn time_is_constant_within_a_script_in_microseconds() {
     let server = Server::start(&[]);
     let mut client = server.client();
     let script = "local first = redis.call('TIME') for i = 1, 100000 do end return {first, redis.call('TIME')}";
@@ -120,7 +120,7 @@ fn time_stands_still_for_a_script_at_a_microsecond() {
 }
 
 #[test]
-fn scripts_that_were_forgotten_are_counted() {
+fn evicted_scripts_are_counted() {
     let server = Server::start(&[]);
     let mut client = server.client();
     for number in 0..503 {
@@ -135,7 +135,7 @@ fn scripts_that_were_forgotten_are_counted() {
 }
 
 #[test]
-fn a_server_without_modules_says_so() {
+fn module_commands_report_no_modules() {
     let server = Server::start(&[]);
     let mut client = server.client();
     assert_eq!(ask::<Vec<String>>(&mut client, &["MODULE", "LIST"]), Vec::<String>::new());
@@ -149,7 +149,7 @@ fn a_server_without_modules_says_so() {
 }
 
 #[test]
-fn a_server_that_is_no_node_says_so() {
+fn cluster_commands_report_disabled_cluster_mode() {
     let server = Server::start(&[]);
     let mut client = server.client();
     for request in [&["CLUSTER", "NODES"][..], &["CLUSTER", "HELP"], &["ASKING"], &["CLUSTERSCAN", "0"]] {
@@ -160,7 +160,7 @@ fn a_server_that_is_no_node_says_so() {
 }
 
 #[test]
-fn a_replica_that_has_come_lets_writes_through_at_once() {
+fn min_replicas_allows_writes_once_a_replica_attaches() {
     let server = Server::start(&["--repl-diskless-sync-delay", "0", "--min-replicas-to-write", "1"]);
     let mut client = server.client();
     wait_until("there is no replica", || run(&mut client, &["SET", "key", "value"]).is_err());
@@ -173,7 +173,7 @@ fn a_replica_that_has_come_lets_writes_through_at_once() {
 }
 
 #[test]
-fn a_protected_client_is_shown_after_its_end() {
+fn a_protected_client_is_listed_after_its_disconnect() {
     for_workers(&["--enable-debug-command", "yes"], |server| {
         let (mut client, mut other) = (server.client(), server.raw());
         other.ask(&["CLIENT", "SETNAME", "other"], "+OK\r\n");
@@ -189,7 +189,7 @@ fn a_protected_client_is_shown_after_its_end() {
 }
 
 #[test]
-fn replies_that_go_through_lists_arrive_as_they_are() {
+fn replies_forced_into_lists_are_unchanged() {
     for_workers(&["--enable-debug-command", "yes", "--requirepass", "secret"], |server| {
         let mut client = server.raw();
         client.ask(&["AUTH", "secret"], "+OK\r\n");

@@ -50,7 +50,7 @@ fn count(client: &mut Connection, prefix: &str, of: usize) -> usize {
 }
 
 #[test]
-fn each_policy_keeps_memory_below_its_limit_and_takes_no_key_that_is_not_its_own() {
+fn each_policy_respects_maxmemory_and_evicts_only_its_keys() {
     for_workers(&[], |server| {
         let mut client = server.client();
         for policy in POLICIES {
@@ -71,7 +71,7 @@ fn each_policy_keeps_memory_below_its_limit_and_takes_no_key_that_is_not_its_own
 }
 
 #[test]
-fn what_was_used_recently_often_or_expires_late_stays() {
+fn recently_used_frequent_and_long_lived_keys_are_kept() {
     for_workers(&["--maxmemory-samples", "10"], |server| {
         let mut client = server.client();
         for policy in ["allkeys-lru", "allkeys-lfu", "volatile-ttl"] {
@@ -150,7 +150,7 @@ fn memory_stays_within_bounds_under_several_writers() {
 }
 
 #[test]
-fn what_would_take_more_memory_is_refused_when_no_key_may_go() {
+fn noeviction_refuses_commands_that_use_memory() {
     for_workers(&["--maxmemory-policy", "noeviction"], |server| {
         let (mut client, mut raw) = (server.client(), server.raw());
         raw.send("SET key value\r\nMULTI\r\nSET other value\r\n");
@@ -177,7 +177,7 @@ fn what_would_take_more_memory_is_refused_when_no_key_may_go() {
 }
 
 #[test]
-fn a_limit_that_is_lowered_takes_effect_at_once_and_listeners_are_told() {
+fn a_lowered_limit_evicts_at_once_and_notifies_clients() {
     for_workers(&["--maxmemory-policy", "allkeys-random", "--notify-keyspace-events", "Ee"], |server| {
         let mut client = server.client();
         fill(&mut client, "key:", 200, false);
@@ -196,7 +196,7 @@ fn a_limit_that_is_lowered_takes_effect_at_once_and_listeners_are_told() {
 }
 
 #[test]
-fn a_watched_key_that_is_evicted_has_changed() {
+fn evicting_a_watched_key_aborts_the_transaction() {
     for_workers(&["--maxmemory-policy", "allkeys-lru"], |server| {
         let (mut client, mut raw) = (server.client(), server.raw());
         raw.send("SET key value\r\nWATCH key\r\nMULTI\r\nPING\r\n");
@@ -224,7 +224,7 @@ fn nothing_is_evicted_in_import_mode_or_during_a_pause() {
 }
 
 #[test]
-fn large_values_that_are_evicted_or_overwritten_are_freed_in_the_background() {
+fn large_evicted_or_overwritten_values_are_freed_in_the_background() {
     for_workers(&["--maxmemory-policy", "allkeys-lru"], |server| {
         let mut client = server.client();
         let members: Vec<String> = (0..2000).map(|n| format!("member-{n}")).collect();
@@ -255,7 +255,7 @@ fn large_values_that_are_evicted_or_overwritten_are_freed_in_the_background() {
 }
 
 #[test]
-fn the_largest_connections_are_closed_but_not_those_that_are_spared() {
+fn client_eviction_closes_the_largest_unprotected_connections() {
     for_workers(&[], |server| {
         let mut client = server.client();
         cmd("CLIENT").arg("NO-EVICT").arg("ON").exec(&mut client).expect("a flag");
@@ -292,7 +292,7 @@ fn the_largest_connections_are_closed_but_not_those_that_are_spared() {
 }
 
 #[test]
-fn a_reply_that_is_not_read_ends_its_connection_when_connections_take_too_much() {
+fn client_eviction_counts_unread_replies() {
     for_workers(&["--maxmemory-clients", "2mb"], |server: &Server| {
         let mut client = server.client();
         cmd("SETRANGE").arg("key").arg(200_000).arg("x").exec(&mut client).expect("a value");
@@ -304,7 +304,7 @@ fn a_reply_that_is_not_read_ends_its_connection_when_connections_take_too_much()
 }
 
 #[test]
-fn telling_of_evicted_keys_costs_no_further_keys() {
+fn eviction_messages_evict_no_further_keys() {
     const KEYS: usize = 1000;
     for_workers(&["--maxmemory-policy", "allkeys-lru", "--maxmemory-eviction-tenacity", "100"], |server| {
         let mut client = server.client();
@@ -361,7 +361,7 @@ fn set_small(client: &mut Connection, key: &str, volatile: bool) -> redis::Redis
 }
 
 #[test]
-fn evicting_small_keys_makes_room_for_as_many_others() {
+fn evicting_small_keys_makes_room_for_equally_many() {
     for_workers(&[], |server| {
         let mut client = server.client();
         for policy in POLICIES {
@@ -384,7 +384,7 @@ fn evicting_small_keys_makes_room_for_as_many_others() {
 }
 
 #[test]
-fn volatile_policies_keep_small_lasting_keys_and_allkeys_policies_refuse_nothing() {
+fn volatile_policies_keep_persistent_keys_and_allkeys_never_refuse() {
     for_workers(&[], |server| {
         let mut client = server.client();
         for policy in POLICIES {
@@ -418,7 +418,7 @@ fn volatile_policies_keep_small_lasting_keys_and_allkeys_policies_refuse_nothing
 }
 
 #[test]
-fn tables_of_deleted_keys_take_no_room_from_others() {
+fn tables_of_deleted_keys_are_freed() {
     const KEYS: usize = 4000;
     for_workers(&["--maxmemory-policy", "volatile-lru"], |server| {
         let mut client = server.client();
@@ -434,7 +434,7 @@ fn tables_of_deleted_keys_take_no_room_from_others() {
 }
 
 #[test]
-fn the_first_key_of_a_database_takes_little_memory() {
+fn the_first_key_of_a_database_needs_little_memory() {
     for_workers(&[], |server| {
         let mut client = server.client();
         cmd("SET").arg("key").arg("x").exec(&mut client).expect("a key");
@@ -487,7 +487,7 @@ fn either_keys_or_connections_go(server: &Server, mut take_more: impl FnMut(&Ser
 const ROOM_FOR_VALUES: [&str; 4] = ["--maxmemory", "11mb", "--maxmemory-policy", "allkeys-lru"];
 
 #[test]
-fn replies_that_are_not_read_have_keys_evicted_or_their_connections() {
+fn unread_replies_evict_keys_or_connections() {
     for_workers(&ROOM_FOR_VALUES, |server| {
         either_keys_or_connections_go(server, |server, greedy| {
             greedy.resize_with(GREEDY, || server.raw());
@@ -497,7 +497,7 @@ fn replies_that_are_not_read_have_keys_evicted_or_their_connections() {
 }
 
 #[test]
-fn requests_that_are_not_complete_have_keys_evicted_or_their_connections() {
+fn incomplete_requests_evict_keys_or_connections() {
     for_workers(&ROOM_FOR_VALUES, |server| {
         either_keys_or_connections_go(server, |server, greedy| {
             greedy.extend((0..30).map(|_| {
@@ -513,7 +513,7 @@ fn requests_that_are_not_complete_have_keys_evicted_or_their_connections() {
 }
 
 #[test]
-fn messages_that_are_not_read_have_keys_evicted_or_their_connections() {
+fn unread_messages_evict_keys_or_connections() {
     for_workers(&ROOM_FOR_VALUES, |server| {
         let mut publisher = server.client();
         cmd("CLIENT").arg("NO-EVICT").arg("ON").exec(&mut publisher).expect("a flag");

@@ -182,7 +182,7 @@ fn start(folder: &Path, args: &[&str]) -> Server {
 }
 
 #[test]
-fn what_others_saved_is_read_and_what_is_saved_here_is_read_by_others() {
+fn dumps_are_exchanged_with_other_servers() {
     for peer in PEERS {
         let Ok(program) = std::env::var(peer.variable) else {
             println!("{} is not set: no dumps are exchanged with that server", peer.variable);
@@ -220,7 +220,7 @@ fn what_others_saved_is_read_and_what_is_saved_here_is_read_by_others() {
 }
 
 #[test]
-fn function_libraries_are_called_wherever_they_were_loaded() {
+fn function_libraries_are_exchanged_with_other_servers() {
     const LIBRARY: &str = "#!lua name=greetings\nserver.register_function('greet', function() return 'hello' end)";
     let Ok(program) = std::env::var(PEERS[0].variable) else {
         println!("{} is not set: no functions are exchanged with that server", PEERS[0].variable);
@@ -294,7 +294,7 @@ fn change(port: u16, vocabulary: &Vocabulary, mut random: Random, stop: &AtomicB
 }
 
 #[test]
-fn a_server_between_two_of_theirs_hands_all_changes_on() {
+fn a_chained_replica_between_other_servers_forwards_all_changes() {
     let Ok(program) = std::env::var(PEERS[0].variable) else {
         println!("{} is not set: no changes are exchanged with that server", PEERS[0].variable);
         return;

@@ -50,7 +50,7 @@ fn read(server: &Server, number: usize) {
 }
 
 #[test]
-fn with_always_a_sync_that_fails_ends_the_server_and_no_reply_is_a_lie() {
+fn a_failed_fsync_with_always_ends_the_server_without_false_replies() {
     for workers in ["1", "4"] {
         let folder = tempfile::tempdir().expect("a folder");
         // With a journal replies may go on for a moment, and be kept by that.
@@ -74,7 +74,7 @@ fn with_always_a_sync_that_fails_ends_the_server_and_no_reply_is_a_lie() {
 }
 
 #[test]
-fn with_always_it_does_not_matter_what_the_sync_that_failed_was_for() {
+fn any_failed_fsync_with_always_ends_the_server() {
     for cause in ["BGREWRITEAOF", "CONFIG SET appendonly no", "DEBUG LOADAOF"] {
         let folder = tempfile::tempdir().expect("a folder");
         let args = ["--io-threads", "1", "--appendonly", "yes", "--appendfsync", "always"];
@@ -91,7 +91,7 @@ fn with_always_it_does_not_matter_what_the_sync_that_failed_was_for() {
 }
 
 #[test]
-fn what_a_sync_in_the_background_has_lost_is_put_back_from_the_journal() {
+fn writes_lost_by_a_background_sync_are_restored_from_the_journal() {
     for workers in ["1", "4"] {
         let folder = tempfile::tempdir().expect("a folder");
         let args = ["--io-threads", workers, "--appendonly", "yes", "--appendfsync", "always"];
@@ -124,7 +124,7 @@ fn what_a_sync_in_the_background_has_lost_is_put_back_from_the_journal() {
 }
 
 #[test]
-fn with_everysec_writes_are_refused_until_a_sync_goes_well() {
+fn everysec_refuses_writes_until_an_fsync_succeeds() {
     for workers in ["1", "4"] {
         let folder = tempfile::tempdir().expect("a folder");
         let args = ["--io-threads", workers, "--appendonly", "yes", "--appendfsync", "everysec"];
@@ -163,7 +163,7 @@ fn waitaof(client: &mut Connection, ms: u64) -> i64 {
 }
 
 #[test]
-fn a_dump_that_cannot_be_synced_or_renamed_stops_writes_until_one_goes_well() {
+fn a_failed_dump_stops_writes_until_one_succeeds() {
     let is_dump = |path: &str| path.contains("/temp-");
     let is_folder = |path: &str| !path.rsplit('/').next().unwrap_or_default().contains('.');
     for failing in [Failing::Syncs(is_dump), Failing::Renames, Failing::Syncs(is_folder)] {
@@ -201,7 +201,7 @@ fn a_dump_that_cannot_be_synced_or_renamed_stops_writes_until_one_goes_well() {
 }
 
 #[test]
-fn a_rewrite_that_cannot_be_synced_or_renamed_leaves_the_files_that_were_there() {
+fn a_rewrite_that_cannot_be_synced_or_renamed_leaves_the_old_files() {
     let is_base = |path: &str| path.contains("/temp-rewriteaof-");
     let is_manifest = |path: &str| path.contains("manifest");
     for failing in [Failing::Syncs(is_base), Failing::Renames, Failing::Syncs(is_manifest)] {
@@ -230,7 +230,7 @@ fn a_rewrite_that_cannot_be_synced_or_renamed_leaves_the_files_that_were_there()
 }
 
 #[test]
-fn a_manifest_whose_folder_cannot_be_synced_costs_no_file_that_it_may_be_found_to_list() {
+fn no_file_is_deleted_while_an_unsynced_manifest_may_list_it() {
     let folder = tempfile::tempdir().expect("a folder");
     let args = ["--appendonly", "yes", "--appendfsync", "always", "--rdb-key-save-delay", "20000"];
     let Some((mut server, disk)) = start(folder.path(), &args) else { return };

@@ -25,7 +25,7 @@ fn client(connection: &mut Connection, name: &str) -> HashMap<String, String> {
 }
 
 #[test]
-fn clients_are_shown_with_what_they_are_amid() {
+fn client_list_shows_the_state_of_each_client() {
     for_workers(&[], |server| {
         let (mut raw, mut control) = (server.raw(), server.client());
         let value = "x".repeat(1000);
@@ -55,7 +55,7 @@ fn clients_are_shown_with_what_they_are_amid() {
 }
 
 #[test]
-fn a_command_that_waited_counts_with_the_time_that_it_took() {
+fn an_unblocked_command_counts_its_execution_time() {
     for_workers(&[], |server| {
         let (mut raw, mut control) = (server.raw(), server.client());
         raw.request(&["BLPOP", "list", "0"]);
@@ -69,7 +69,7 @@ fn a_command_that_waited_counts_with_the_time_that_it_took() {
 }
 
 #[test]
-fn workers_are_told_apart_and_known_to_be_idle() {
+fn per_worker_figures_show_idle_workers() {
     let server = Server::start(&["--io-threads", "3"]);
     let mut control = server.client();
     let names = ["used_active_time_main_thread", "used_active_time_io_thread_1", "used_active_time_io_thread_2"];
@@ -88,7 +88,7 @@ fn workers_are_told_apart_and_known_to_be_idle() {
 }
 
 #[test]
-fn memory_is_fetched_ahead_for_requests_that_come_together() {
+fn batched_requests_are_prefetched() {
     let server = Server::start(&["--io-threads", "1"]);
     let (mut raw, mut control) = (server.raw(), server.client());
     let mut fetched = |control: &mut Connection| {
@@ -103,7 +103,7 @@ fn memory_is_fetched_ahead_for_requests_that_come_together() {
 }
 
 #[test]
-fn the_kernels_score_of_the_process_follows_the_settings() {
+fn the_oom_score_follows_the_settings() {
     let server = Server::start(&[]);
     let mut control = server.client();
     let score = || {
@@ -124,7 +124,7 @@ fn the_kernels_score_of_the_process_follows_the_settings() {
 }
 
 #[test]
-fn a_reply_that_is_too_long_to_be_sent_is_not_made() {
+fn oversized_replies_are_not_built() {
     for_workers(
         &["--client-output-buffer-limit", "normal 1mb 0 0", "--client-output-buffer-limit", "pubsub 0 0 0"],
         |server| {

@@ -97,7 +97,7 @@ fn moves_everything(source: &Server, target: &mut Connection, port: u16) {
 }
 
 #[test]
-fn keys_of_all_types_move() {
+fn keys_of_all_types_migrate() {
     for_workers(&[], |source| {
         let target = Server::start(&[]);
         moves_everything(source, &mut target.client(), target.port());
@@ -105,7 +105,7 @@ fn keys_of_all_types_move() {
 }
 
 #[test]
-fn replies_are_those_of_the_reference() {
+fn replies_match_valkeys() {
     for_workers(&[], |source| {
         let target = Server::start(&[]);
         let (mut here, mut there) = (source.client(), target.client());
@@ -144,7 +144,7 @@ fn replies_are_those_of_the_reference() {
 }
 
 #[test]
-fn a_connection_that_was_kept_and_then_closed_is_made_anew() {
+fn a_cached_connection_that_was_closed_is_reopened() {
     for_workers(&[], |source| {
         let target = Server::start(&[]);
         let (mut here, mut there) = (source.client(), target.client());
@@ -158,7 +158,7 @@ fn a_connection_that_was_kept_and_then_closed_is_made_anew() {
 }
 
 #[test]
-fn a_transaction_moves_keys_with_the_rest_of_it() {
+fn a_transaction_may_contain_migrate() {
     for_workers(&[], |source| {
         let target = Server::start(&[]);
         let (mut here, mut there) = (source.client(), target.client());
@@ -173,7 +173,7 @@ fn a_transaction_moves_keys_with_the_rest_of_it() {
 }
 
 #[test]
-fn keys_that_are_sent_to_where_they_are_stay() {
+fn migrating_to_the_same_server_keeps_the_keys() {
     for_workers(&[], |server| {
         let mut client = server.client();
         ask::<()>(&mut client, &["SET", "a", "1"]).expect("a write");
@@ -225,7 +225,7 @@ impl Slow {
 }
 
 #[test]
-fn what_changes_on_the_way_is_sent_again_and_what_is_deleted_goes_from_the_target() {
+fn keys_changed_during_migration_are_resent_and_deleted_ones_removed() {
     for_workers(&[], |source| {
         let (slow, mut here) = (Slow::new(), source.client());
         ask::<()>(&mut here, &["SET", "a", "1"]).expect("a write");
@@ -245,7 +245,7 @@ fn what_changes_on_the_way_is_sent_again_and_what_is_deleted_goes_from_the_targe
 }
 
 #[test]
-fn a_key_that_never_rests_stays_and_the_client_is_told() {
+fn a_constantly_changing_key_is_not_migrated() {
     for_workers(&[], |source| {
         let (slow, mut here) = (Slow::new(), source.client());
         ask::<()>(&mut here, &["SET", "a", "0"]).expect("a write");
@@ -259,7 +259,7 @@ fn a_key_that_never_rests_stays_and_the_client_is_told() {
 }
 
 #[test]
-fn other_clients_are_served_while_a_target_is_silent_and_a_client_may_go_away() {
+fn a_silent_target_blocks_only_the_migrating_client() {
     for_workers(&[], |source| {
         let (slow, mut here) = (Slow::new(), source.client());
         ask::<()>(&mut here, &["SET", "a", "1"]).expect("a write");
@@ -287,7 +287,7 @@ fn other_clients_are_served_while_a_target_is_silent_and_a_client_may_go_away() 
 }
 
 #[test]
-fn no_write_is_lost_while_keys_move() {
+fn no_write_is_lost_during_migration() {
     const KEYS: usize = 64;
     const WRITES_MAX: usize = 4000;
     for_workers(&[], |source| {
@@ -324,7 +324,7 @@ fn no_write_is_lost_while_keys_move() {
 }
 
 #[test]
-fn two_who_move_the_same_key_move_it_once() {
+fn concurrent_migrations_move_a_key_once() {
     for_workers(&[], |source| {
         let target = Server::start(&[]);
         let (mut here, mut there) = (source.client(), target.client());
@@ -359,7 +359,7 @@ impl Drop for Valkey {
 }
 
 #[test]
-fn a_valkey_takes_the_keys() {
+fn keys_migrate_to_valkey() {
     let Ok(program) = std::env::var("KVICK_TEST_VALKEY") else { return };
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
     let port = listener.local_addr().expect("an address").port();

@@ -30,7 +30,7 @@ fn args(monitor: &mut Raw) -> String {
 }
 
 #[test]
-fn every_command_is_shown_with_its_database_and_client_but_not_those_of_administrators() {
+fn monitor_shows_database_and_client_but_no_admin_commands() {
     for_workers(&[], |server| {
         let (mut one, mut other) = (monitor(server), monitor(server));
         let mut client = server.raw();
@@ -57,7 +57,7 @@ fn every_command_is_shown_with_its_database_and_client_but_not_those_of_administ
 }
 
 #[test]
-fn a_monitor_hears_its_own_commands_behind_their_replies_and_may_not_use_keys() {
+fn a_monitor_sees_its_own_commands_after_their_replies() {
     for_workers(&[], |server| {
         let mut monitor = monitor(server);
         monitor.ask(&["PING"], "+PONG\r\n");
@@ -71,7 +71,7 @@ fn a_monitor_hears_its_own_commands_behind_their_replies_and_may_not_use_keys() 
 }
 
 #[test]
-fn secrets_are_not_shown() {
+fn monitor_hides_secrets() {
     for_workers(&[], |server| {
         let (mut monitor, mut client) = (monitor(server), server.raw());
         client.request(&["AUTH", "default", "secret"]);
@@ -84,7 +84,7 @@ fn secrets_are_not_shown() {
 }
 
 #[test]
-fn a_transaction_is_shown_when_it_is_executed_and_exec_last() {
+fn a_transaction_is_shown_on_execution_with_exec_last() {
     for_workers(&[], |server| {
         let (mut monitor, mut client) = (monitor(server), server.raw());
         let multi = |client: &mut Raw| {
@@ -112,7 +112,7 @@ fn a_transaction_is_shown_when_it_is_executed_and_exec_last() {
 }
 
 #[test]
-fn an_exec_that_is_refused_is_shown_and_ends_the_transaction() {
+fn a_refused_exec_is_shown_and_ends_the_transaction() {
     let server = Server::start(&[]);
     let (mut monitor, mut client) = (monitor(&server), server.raw());
     client.ask(&["MULTI"], "+OK\r\n");
@@ -128,7 +128,7 @@ fn an_exec_that_is_refused_is_shown_and_ends_the_transaction() {
 }
 
 #[test]
-fn a_transaction_cannot_make_a_monitor() {
+fn monitor_is_refused_in_a_transaction() {
     let server = Server::start(&[]);
     let mut client = server.raw();
     client.ask(&["MULTI"], "+OK\r\n");
@@ -137,7 +137,7 @@ fn a_transaction_cannot_make_a_monitor() {
 }
 
 #[test]
-fn a_command_that_waits_is_shown_once() {
+fn a_blocking_command_is_shown_once() {
     for_workers(&[], |server| {
         let mut monitor = monitor(server);
         let (mut waiting, mut client) = (server.raw(), server.raw());
@@ -152,7 +152,7 @@ fn a_command_that_waits_is_shown_once() {
 }
 
 #[test]
-fn a_large_argument_that_is_kept_is_shown_whole() {
+fn a_large_stored_argument_is_shown_completely() {
     for_workers(&[], |server| {
         let (mut monitor, mut client) = (monitor(server), server.raw());
         let large = "x".repeat(300_000);
@@ -163,7 +163,7 @@ fn a_large_argument_that_is_kept_is_shown_whole() {
 }
 
 #[test]
-fn a_monitor_is_one_until_it_is_reset_or_gone() {
+fn a_monitor_lasts_until_reset_or_disconnect() {
     for_workers(&[], |server| {
         let mut control = server.client();
         let mut flags = || {
@@ -187,7 +187,7 @@ fn a_monitor_is_one_until_it_is_reset_or_gone() {
 }
 
 #[test]
-fn a_monitor_that_does_not_read_is_cut_off_as_an_ordinary_client() {
+fn a_monitor_that_does_not_read_is_closed_at_the_normal_limit() {
     for_workers(&["--client-output-buffer-limit", "normal 1mb 0 0"], |server| {
         let monitor = monitor(server);
         let (mut client, mut control) = (server.raw(), server.client());
@@ -207,7 +207,7 @@ fn a_monitor_that_does_not_read_is_cut_off_as_an_ordinary_client() {
 /// Each client counts a key of its own up, and all of them one in common, so what monitors see can be checked for
 /// order.
 #[test]
-fn monitors_see_the_commands_of_each_client_and_of_each_key_in_order() {
+fn monitors_see_commands_in_order_per_client_and_key() {
     const CLIENTS: usize = 4;
     const EACH: usize = 500;
     for_workers(&[], |server| {

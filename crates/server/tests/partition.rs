@@ -425,7 +425,7 @@ fn round(site: &Site, fault: Fault, number: &AtomicU64) {
 }
 
 #[test]
-fn no_write_that_counts_is_lost_when_the_network_comes_apart() {
+fn replicated_writes_survive_network_partitions() {
     let Some(program) = peer::sentinel() else { return };
     let network = match Network::new() {
         Ok(network) => network,

@@ -121,7 +121,7 @@ fn look_at_collections(client: &mut Connection) -> Vec<String> {
 }
 
 #[test]
-fn what_was_saved_is_there_after_a_restart() {
+fn saved_data_survive_a_restart() {
     for workers in ["1", "4"] {
         let folder = Folder::new();
         let mut server = folder.start(&["--io-threads", workers]);
@@ -156,7 +156,7 @@ fn what_was_saved_is_there_after_a_restart() {
 }
 
 #[test]
-fn keys_whose_time_came_are_left_out_when_a_dump_is_loaded() {
+fn expired_keys_are_skipped_when_a_dump_is_loaded() {
     let folder = Folder::new();
     let mut server = folder.start(&[]);
     let mut client = server.client();
@@ -176,7 +176,7 @@ fn keys_whose_time_came_are_left_out_when_a_dump_is_loaded() {
 }
 
 #[test]
-fn a_background_save_is_of_one_moment() {
+fn a_background_save_is_a_point_in_time_snapshot() {
     const PAIRS: usize = 2000;
     let folder = Folder::new();
     let server = folder.start(&["--io-threads", "4"]);
@@ -235,7 +235,7 @@ fn assert_consistent(dump: &Path, pairs: usize) {
 }
 
 #[test]
-fn databases_that_are_flushed_or_swapped_while_they_are_saved_are_saved_as_they_were() {
+fn flushdb_and_swapdb_do_not_affect_a_running_save() {
     let folder = Folder::new();
     let server = folder.start(&["--io-threads", "4"]);
     let mut client = server.client();
@@ -254,7 +254,7 @@ fn databases_that_are_flushed_or_swapped_while_they_are_saved_are_saved_as_they_
 }
 
 #[test]
-fn one_background_save_at_a_time_which_can_be_cancelled() {
+fn one_background_save_runs_at_a_time_and_can_be_cancelled() {
     for_workers(&["--enable-debug-command", "yes"], |server| {
         let mut client = server.client();
         let error = |client: &mut Connection, line| error(client, line);
@@ -280,7 +280,7 @@ fn one_background_save_at_a_time_which_can_be_cancelled() {
 }
 
 #[test]
-fn a_transaction_is_saved_as_a_whole() {
+fn a_transaction_is_saved_completely_or_not_at_all() {
     let folder = Folder::new();
     let server = folder.start(&["--io-threads", "4"]);
     let mut client = server.client();
@@ -304,7 +304,7 @@ fn a_transaction_is_saved_as_a_whole() {
 }
 
 #[test]
-fn flushall_takes_the_place_of_a_background_save() {
+fn flushall_cancels_a_background_save() {
     let folder = Folder::new();
     let server = folder.start(&[]);
     let mut client = server.client();
@@ -340,7 +340,7 @@ fn limit_files(command: &mut Command, bytes: u64) {
 }
 
 #[test]
-fn a_full_disk_leaves_the_old_dump_and_stops_writes() {
+fn a_full_disk_keeps_the_old_dump_and_stops_writes() {
     let folder = Folder::new();
     let server = Server::start_prepared(&folder.args(&["--rdbcompression", "no"]), &mut |command| {
         limit_files(command, 100_000);
@@ -377,7 +377,7 @@ fn a_full_disk_leaves_the_old_dump_and_stops_writes() {
 }
 
 #[test]
-fn a_folder_that_went_away_and_a_place_that_is_taken_are_told() {
+fn a_missing_directory_and_an_occupied_path_are_reported() {
     let folder = Folder::new();
     fs::create_dir(folder.path("inner")).expect("a folder");
     let inner = folder.path("inner");
@@ -395,7 +395,7 @@ fn a_folder_that_went_away_and_a_place_that_is_taken_are_told() {
 }
 
 #[test]
-fn a_dump_that_cannot_be_read_stops_the_start() {
+fn an_unreadable_dump_prevents_startup() {
     let folder = Folder::new();
     let mut server = folder.start(&[]);
     let mut client = server.client();
@@ -451,7 +451,7 @@ fn a_dump_that_cannot_be_read_stops_the_start() {
 }
 
 #[test]
-fn a_server_that_loads_says_so() {
+fn a_loading_server_replies_loading() {
     let folder = Folder::new();
     let mut server = folder.start(&[]);
     let mut client = server.client();
@@ -487,7 +487,7 @@ fn a_server_that_loads_says_so() {
 }
 
 #[test]
-fn who_comes_while_a_small_dump_is_loaded_waits_for_it() {
+fn commands_wait_for_a_short_load() {
     let folder = Folder::new();
     let mut server = folder.start(&[]);
     let mut client = server.client();
@@ -507,7 +507,7 @@ fn who_comes_while_a_small_dump_is_loaded_waits_for_it() {
 }
 
 #[test]
-fn save_points_save_by_themselves() {
+fn save_points_trigger_saves() {
     for_workers(&["--save", "3600 1000000", "--save", "1 2"], |server| {
         let mut client = server.client();
         ok(&mut client, "MSET a 1 b 2");
@@ -520,7 +520,7 @@ fn save_points_save_by_themselves() {
 }
 
 #[test]
-fn the_data_set_is_saved_at_the_end_if_that_is_wanted() {
+fn the_data_set_is_saved_at_shutdown_if_configured() {
     for (save, end, saved) in [
         ("900 1", "SIGTERM", true),
         ("900 1", "SIGINT", true),
@@ -551,7 +551,7 @@ fn the_data_set_is_saved_at_the_end_if_that_is_wanted() {
 }
 
 #[test]
-fn no_write_is_acknowledged_that_the_last_save_does_not_hold() {
+fn acknowledged_writes_are_in_the_final_save() {
     let folder = Folder::new();
     let mut server = folder.start(&["--save", "900 1", "--io-threads", "4"]);
     let counts: Vec<u64> = std::thread::scope(|scope| {
@@ -583,7 +583,7 @@ fn no_write_is_acknowledged_that_the_last_save_does_not_hold() {
 }
 
 #[test]
-fn a_server_that_cannot_save_does_not_end_unless_it_is_forced() {
+fn a_failed_final_save_prevents_shutdown_unless_forced() {
     let folder = Folder::new();
     let mut server = folder.start(&["--save", "900 1"]);
     let mut client = server.client();
@@ -599,7 +599,7 @@ fn a_server_that_cannot_save_does_not_end_unless_it_is_forced() {
 }
 
 #[test]
-fn no_incomplete_file_outlives_the_server() {
+fn incomplete_files_are_deleted_at_shutdown() {
     for end in ["SHUTDOWN NOSAVE", "SHUTDOWN SAVE", "SIGINT twice"] {
         let folder = Folder::new();
         let mut server = folder.start(&["--save", "900 1"]);
@@ -627,7 +627,7 @@ fn no_incomplete_file_outlives_the_server() {
 }
 
 #[test]
-fn debug_reload_goes_through_the_file() {
+fn debug_reload_saves_and_loads() {
     for_workers(&["--enable-debug-command", "yes"], |server| {
         let mut client = server.client();
         fill(&mut client);
@@ -652,7 +652,7 @@ fn debug_reload_goes_through_the_file() {
 }
 
 #[test]
-fn how_keys_were_used_is_kept_when_eviction_goes_by_it() {
+fn access_data_are_saved_if_eviction_uses_them() {
     for (policy, subcommand, pause) in [("allkeys-lfu", "FREQ", false), ("allkeys-lru", "IDLETIME", true)] {
         let folder = Folder::new();
         let server = folder.start(&["--maxmemory-policy", policy, "--lfu-log-factor", "0"]);
@@ -675,7 +675,7 @@ fn how_keys_were_used_is_kept_when_eviction_goes_by_it() {
 }
 
 #[test]
-fn a_dump_can_be_saved_as_older_servers_read_it() {
+fn a_dump_can_be_saved_for_older_servers() {
     let folder = Folder::new();
     let server = folder.start(&["--rdb-save-version", "11"]);
     let mut client = server.client();

@@ -108,7 +108,7 @@ fn beside_writers(server: &Server, seed: u64, meanwhile: impl FnOnce()) {
 }
 
 #[test]
-fn a_dump_holds_large_collections_as_they_were_when_it_began() {
+fn a_dump_has_large_collections_as_of_its_start() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let server = start(folder.path(), &["--save", ""]);
     let mut client = server.client();
@@ -132,7 +132,7 @@ fn a_dump_holds_large_collections_as_they_were_when_it_began() {
 }
 
 #[test]
-fn an_append_only_file_holds_large_collections_that_were_written_to_while_it_was_rewritten() {
+fn a_rewrite_includes_large_collections_changed_meanwhile() {
     for preamble in ["yes", "no"] {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let args = ["--save", "", "--appendonly", "yes", "--appendfsync", "no", "--aof-use-rdb-preamble", preamble];
@@ -152,7 +152,7 @@ fn an_append_only_file_holds_large_collections_that_were_written_to_while_it_was
 }
 
 #[test]
-fn a_replica_begins_with_large_collections_as_they_were_and_goes_on_from_there() {
+fn a_replica_syncs_large_collections_changed_meanwhile() {
     let (folder, copy) = (TempDir::new().expect("a folder"), TempDir::new().expect("a folder"));
     let primary = start(folder.path(), &["--save", "", "--repl-diskless-sync-delay", "0"]);
     let mut client = primary.client();

@@ -149,13 +149,13 @@ fn compare<T>(args: &[&str], prepare: impl Fn(&Server) -> T) {
 }
 
 #[test]
-fn requests_that_come_together_are_answered_like_others() {
+fn pipelined_requests_equal_single_requests() {
     compare(&["--io-threads", "1"], |_| {});
     compare(&["--io-threads", "4"], |_| {});
 }
 
 #[test]
-fn so_they_are_when_there_is_more_to_mind() {
+fn pipelined_requests_equal_single_requests_with_all_features() {
     let everything = [
         "--appendonly",
         "yes",
@@ -174,7 +174,7 @@ fn so_they_are_when_there_is_more_to_mind() {
 }
 
 #[test]
-fn so_they_are_for_those_who_may_not_do_everything() {
+fn pipelined_requests_equal_single_requests_of_restricted_users() {
     compare(&[], |server| {
         let rules = ["SETUSER", "default", "resetkeys", "%R~*", "%W~key:1*", "-append"];
         cmd("ACL").arg(&rules).exec(&mut server.client()).expect("a user");

@@ -170,16 +170,16 @@ fn version_and_help_are_printed() {
 }
 
 #[test]
-fn memory_is_tested_and_the_amount_is_needed() {
+fn test_memory_needs_an_amount() {
     let tested = run(&["--test-memory", "1"]);
-    assert!(tested.status.success() && text(&tested.stdout).ends_with("kept what was written to it.\n"), "{tested:?}");
+    assert!(tested.status.success() && text(&tested.stdout).ends_with("No memory errors found.\n"), "{tested:?}");
     let missing = run(&["--test-memory"]);
     assert_eq!(missing.status.code(), Some(1));
     assert!(text(&missing.stderr).contains("megabytes"));
 }
 
 #[test]
-fn huge_pages_are_off_unless_they_are_left_to_the_system() {
+fn huge_pages_are_disabled_unless_left_to_the_system() {
     for (setting, shown) in [("yes", "THP_enabled:\t0"), ("no", "THP_enabled:\t1")] {
         let server = Server::start(&["--disable-thp", setting]);
         let status = fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
@@ -188,7 +188,7 @@ fn huge_pages_are_off_unless_they_are_left_to_the_system() {
 }
 
 #[test]
-fn every_check_of_the_system_is_told() {
+fn check_system_reports_every_check() {
     let output = text(&run(&["--check-system"]).stdout);
     for name in ["slow-clocksource", "xen-clocksource", "overcommit", "THP"] {
         assert!(output.contains(&format!("[{name}]...")), "{output}");
@@ -196,7 +196,7 @@ fn every_check_of_the_system_is_told() {
 }
 
 #[test]
-fn a_bad_line_stops_the_start_with_its_place_and_the_reason() {
+fn an_invalid_line_prevents_startup_with_line_and_reason() {
     let folder = folder();
     let file = folder.path().canonicalize().unwrap().join("kvick.conf");
     fs::write(&file, "timeout 1\n\nnosuch 7\n").unwrap();
@@ -209,7 +209,7 @@ fn a_bad_line_stops_the_start_with_its_place_and_the_reason() {
 }
 
 #[test]
-fn what_cannot_be_had_stops_the_start() {
+fn unsupported_settings_prevent_startup() {
     let output = run(&["--port", "0", "--loadmodule", "x.so"]);
     let told = text(&output.stderr) + &text(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{told}");
@@ -219,7 +219,7 @@ fn what_cannot_be_had_stops_the_start() {
 }
 
 #[test]
-fn files_includes_standard_input_and_options_are_read_in_turn() {
+fn files_includes_standard_input_and_options_are_read_in_order() {
     let folder = folder();
     fs::write(folder.path().join("more.conf"), "always-show-logo yes\nproc-title-template 'T {port} more'\n").unwrap();
     fs::write(folder.path().join("kvick.conf"), "include more.conf\nloglevel debug\n").unwrap();
@@ -236,7 +236,7 @@ fn files_includes_standard_input_and_options_are_read_in_turn() {
 }
 
 #[test]
-fn the_log_tells_what_tools_wait_for_in_their_order() {
+fn startup_messages_have_the_order_that_tools_expect() {
     let mut server = Server::start(&[]);
     let words = ["is starting", "Configuration loaded", "Running mode=standalone, port=0.", "Server initialized"];
     assert!(in_order(&server.log, &words), "{}", server.log);
@@ -248,7 +248,7 @@ fn the_log_tells_what_tools_wait_for_in_their_order() {
 }
 
 #[test]
-fn both_ending_signals_end_cleanly() {
+fn sigterm_and_sigint_shut_down_cleanly() {
     for (number, name) in [(libc::SIGTERM, "SIGTERM"), (libc::SIGINT, "SIGINT")] {
         let mut server = Server::start(&["--pidfile", "the.pid"]);
         assert_eq!(fs::read_to_string(server.path("the.pid")).unwrap(), format!("{}\n", server.pid()));
@@ -269,7 +269,7 @@ fn both_ending_signals_end_cleanly() {
 }
 
 #[test]
-fn a_second_interrupt_ends_at_once_with_an_error() {
+fn a_second_sigint_exits_at_once_with_an_error() {
     let mut server = Server::start_between_ticks();
     server.signal(libc::SIGINT);
     server.wait_for("Received SIGINT scheduling shutdown...");
@@ -279,7 +279,7 @@ fn a_second_interrupt_ends_at_once_with_an_error() {
 }
 
 #[test]
-fn hang_ups_and_broken_pipes_do_not_matter() {
+fn sighup_and_sigpipe_are_ignored() {
     let server = Server::start(&[]);
     server.signal(libc::SIGHUP);
     server.signal(libc::SIGPIPE);
@@ -287,7 +287,7 @@ fn hang_ups_and_broken_pipes_do_not_matter() {
 }
 
 #[test]
-fn an_alarm_asks_how_the_server_is() {
+fn sigalrm_logs_the_state_of_the_server() {
     let mut server = Server::start(&[]);
     let _client = server.connect();
     assert_eq!(server.ask("PING"), "+PONG");
@@ -299,7 +299,7 @@ fn an_alarm_asks_how_the_server_is() {
 }
 
 #[test]
-fn shutdown_ends_every_connection_and_the_process() {
+fn shutdown_closes_every_connection_and_exits() {
     for words in ["SHUTDOWN", "shutdown nosave now force", "SHUTDOWN SAVE FORCE"] {
         let mut server = Server::start(&["--pidfile", "the.pid"]);
         let mut idle = server.connect();
@@ -312,7 +312,7 @@ fn shutdown_ends_every_connection_and_the_process() {
 }
 
 #[test]
-fn shutdown_refuses_what_it_does_not_know_or_cannot_do() {
+fn shutdown_refuses_invalid_options() {
     let mut server = Server::start(&["--shutdown-on-sigint", "save"]);
     // Nothing can take the place of a folder.
     fs::create_dir(server.path("dump.rdb")).unwrap();
@@ -333,7 +333,7 @@ fn shutdown_refuses_what_it_does_not_know_or_cannot_do() {
 }
 
 #[test]
-fn a_signals_request_can_be_withdrawn() {
+fn shutdown_abort_cancels_a_sigterm() {
     let mut server = Server::start_between_ticks();
     server.signal(libc::SIGTERM);
     server.wait_for("Received SIGTERM scheduling shutdown...");
@@ -353,7 +353,7 @@ impl Drop for KillOnDrop {
 }
 
 #[test]
-fn a_daemon_leaves_its_parent_and_writes_file_and_number() {
+fn a_daemon_detaches_and_writes_log_and_pid_file() {
     let folder = folder();
     let args =
         ["--daemonize", "yes", "--port", "0", "--unixsocket", "socket", "--pidfile", "the.pid", "--logfile", "log"];
@@ -375,7 +375,7 @@ fn a_daemon_leaves_its_parent_and_writes_file_and_number() {
 }
 
 #[test]
-fn the_log_goes_to_a_file_in_the_form_that_was_asked_for() {
+fn the_log_file_has_the_configured_format() {
     for (format, timestamp, beginning) in [
         ("json", "milliseconds", "{\"pid\":PID,\"role\":\"primary\",\"timestamp\":\"1"),
         ("logfmt", "iso8601", "pid=PID role=primary timestamp=\"2"),
@@ -399,7 +399,7 @@ fn the_log_goes_to_a_file_in_the_form_that_was_asked_for() {
 }
 
 #[test]
-fn a_level_leaves_out_what_is_below_it() {
+fn loglevel_filters_messages() {
     let folder = folder();
     let mut command = program(&folder);
     command.args(["--port", "0", "--unixsocket", "socket", "--loglevel", "warning"]);
@@ -413,7 +413,7 @@ fn a_level_leaves_out_what_is_below_it() {
 }
 
 #[test]
-fn a_unix_socket_has_the_permissions_that_were_asked_for() {
+fn a_unix_socket_has_the_configured_permissions() {
     let server = Server::start(&["--unixsocketperm", "750"]);
     let metadata = fs::metadata(server.path("socket")).unwrap();
     assert!(metadata.file_type().is_socket());
@@ -421,7 +421,7 @@ fn a_unix_socket_has_the_permissions_that_were_asked_for() {
 }
 
 #[test]
-fn a_server_that_listens_nowhere_or_on_a_taken_port_does_not_start() {
+fn a_taken_port_or_no_listener_prevents_startup() {
     let nowhere = run(&["--port", "0"]);
     assert_eq!(nowhere.status.code(), Some(1));
     assert!(text(&nowhere.stdout).contains("Configured to not listen anywhere, exiting."));
@@ -450,7 +450,7 @@ fn a_tcp_port_is_served() {
 }
 
 #[test]
-fn clients_that_do_not_fit_are_not_promised() {
+fn maxclients_is_reduced_to_the_descriptor_limit() {
     let server = Server::start(&["--maxclients", "4000000000"]);
     assert!(server.log.contains("You requested maxclients of 4000000000 requiring"), "{}", server.log);
     assert!(server.log.contains("maxclients has been reduced to "), "{}", server.log);
@@ -458,7 +458,7 @@ fn clients_that_do_not_fit_are_not_promised() {
 }
 
 #[test]
-fn systemd_is_told_of_the_beginning_and_the_end() {
+fn systemd_is_notified_of_start_and_stop() {
     let folder = folder();
     let path = folder.path().join("notify");
     let socket = UnixDatagram::bind(&path).unwrap();
@@ -481,7 +481,7 @@ fn systemd_is_told_of_the_beginning_and_the_end() {
 }
 
 #[test]
-fn a_fatal_signal_leaves_a_report_and_ends_by_that_signal() {
+fn a_fatal_signal_writes_a_crash_report_and_kills_the_process() {
     for number in [libc::SIGSEGV, libc::SIGABRT] {
         let mut server = Server::start(&[]);
         server.signal(number);
@@ -495,7 +495,7 @@ fn a_fatal_signal_leaves_a_report_and_ends_by_that_signal() {
 }
 
 #[test]
-fn no_report_is_written_if_none_is_wanted() {
+fn crash_reports_can_be_disabled() {
     let mut server = Server::start(&["--crash-log-enabled", "no"]);
     server.signal(libc::SIGSEGV);
     assert_eq!(server.end().signal(), Some(libc::SIGSEGV));
@@ -503,7 +503,7 @@ fn no_report_is_written_if_none_is_wanted() {
 }
 
 #[test]
-fn a_panic_leaves_a_report_and_ends_the_whole_process() {
+fn a_panic_writes_a_crash_report_and_ends_the_process() {
     let mut server = Server::start(&["--enable-debug-command", "yes"]);
     let mut idle = server.connect();
     assert_eq!(server.ask("DEBUG PANIC"), "");

@@ -148,7 +148,7 @@ fn channels_patterns_and_shard_channels_get_their_own_messages() {
 }
 
 #[test]
-fn pubsub_tells_who_listens_to_what() {
+fn pubsub_reports_subscriptions() {
     for_workers(&[], |server| {
         let mut control = server.client();
         let _one = Listener::new(server, &["SUBSCRIBE", "a", "b"]);
@@ -175,7 +175,7 @@ fn pubsub_tells_who_listens_to_what() {
 }
 
 #[test]
-fn in_resp2_a_subscriber_may_do_little_else() {
+fn resp2_subscribers_may_run_few_commands() {
     for_workers(&[], |server| {
         let mut client = server.raw();
         client.ask(&["SUBSCRIBE", "a"], &frame('*', &["subscribe", "a", ":1"]));
@@ -204,7 +204,7 @@ fn in_resp2_a_subscriber_may_do_little_else() {
 }
 
 #[test]
-fn messages_to_itself_stand_behind_the_reply_of_the_command_that_sent_them() {
+fn messages_to_the_publisher_follow_the_reply_to_publish() {
     for_workers(&[], |server| {
         let mut client = server.raw();
         client.request(&["HELLO", "3"]);
@@ -250,7 +250,7 @@ fn silenced_replies_do_not_silence_messages() {
 }
 
 #[test]
-fn all_subscribers_hear_a_channel_in_one_order_and_each_publisher_in_his() {
+fn subscribers_get_messages_in_one_order() {
     const PUBLISHERS: usize = 4;
     const EACH: usize = 2000;
     for_workers(&[], |server| {
@@ -287,7 +287,7 @@ fn all_subscribers_hear_a_channel_in_one_order_and_each_publisher_in_his() {
 }
 
 #[test]
-fn who_subscribes_hears_nothing_of_before_and_who_has_left_nothing_of_after() {
+fn messages_arrive_only_between_subscribe_and_unsubscribe() {
     for_workers(&[], |server| {
         let mut control = server.client();
         let mut steady = Listener::new(server, &["SUBSCRIBE", "c"]);
@@ -308,7 +308,7 @@ fn who_subscribes_hears_nothing_of_before_and_who_has_left_nothing_of_after() {
 }
 
 #[test]
-fn thousands_of_subscribers_hear_every_message() {
+fn thousands_of_subscribers_get_every_message() {
     const SUBSCRIBERS: usize = 2000;
     const MESSAGES: usize = 20;
     for_workers(&[], |server| {
@@ -331,7 +331,7 @@ fn thousands_of_subscribers_hear_every_message() {
 }
 
 #[test]
-fn what_cannot_be_delivered_at_once_is_delivered_in_order() {
+fn delayed_messages_are_delivered_in_order() {
     const SUBSCRIBERS: usize = 1100;
     const MESSAGES: usize = 500;
     for_workers(&["--client-output-buffer-limit", "pubsub 0 0 0"], |server| {
@@ -349,7 +349,7 @@ fn what_cannot_be_delivered_at_once_is_delivered_in_order() {
 }
 
 #[test]
-fn a_subscriber_that_does_not_read_is_cut_off_at_its_limit() {
+fn a_subscriber_that_does_not_read_is_closed_at_its_limit() {
     for_workers(&["--client-output-buffer-limit", "pubsub 200000 0 0"], |server| {
         let mut control = server.client();
         let _slow = Listener::new(server, &["SUBSCRIBE", "c"]);
@@ -370,7 +370,7 @@ fn a_subscriber_that_does_not_read_is_cut_off_at_its_limit() {
 }
 
 #[test]
-fn reset_kill_and_disconnection_end_subscriptions() {
+fn reset_kill_and_disconnect_end_subscriptions() {
     for_workers(&[], |server| {
         let mut control = server.client();
         let mut reset = server.raw();
@@ -450,7 +450,7 @@ fn events_are_published_on_the_channels_of_keys_and_of_events() {
 }
 
 #[test]
-fn every_type_has_its_events() {
+fn every_type_publishes_its_events() {
     for_workers(&[], |server| {
         let all = |client: &mut Raw| {
             client.ask(&["RPUSH", "l", "1"], ":1\r\n");
@@ -476,7 +476,7 @@ fn every_type_has_its_events() {
 }
 
 #[test]
-fn the_events_of_a_served_client_follow_those_of_who_served_it() {
+fn events_of_an_unblocked_client_follow_those_of_the_unblocking_command() {
     for_workers(&[], |server| {
         let mut control = server.client();
         let mut waiting = server.raw();
@@ -489,7 +489,7 @@ fn the_events_of_a_served_client_follow_those_of_who_served_it() {
 }
 
 #[test]
-fn keys_and_fields_that_expire_by_themselves_cause_events() {
+fn active_expiry_publishes_events() {
     for_workers(&["--enable-debug-command", "yes"], |server| {
         let mut control = server.client();
         set(&mut control, "notify-keyspace-events", "EAx");
@@ -509,7 +509,7 @@ fn keys_and_fields_that_expire_by_themselves_cause_events() {
 }
 
 #[test]
-fn the_events_of_a_key_come_in_the_order_of_its_changes() {
+fn events_of_a_key_have_the_order_of_its_changes() {
     const WRITERS: usize = 4;
     const EACH: usize = 1000;
     for_workers(&["--notify-keyspace-events", "K$g"], |server| {
@@ -540,7 +540,7 @@ fn the_events_of_a_key_come_in_the_order_of_its_changes() {
 }
 
 #[test]
-fn messages_of_a_transaction_stand_behind_its_reply() {
+fn messages_of_a_transaction_follow_its_reply() {
     for_workers(&["--notify-keyspace-events", "K$"], |server| {
         let mut client = server.raw();
         client.request(&["HELLO", "3"]);
@@ -560,7 +560,7 @@ fn messages_of_a_transaction_stand_behind_its_reply() {
 }
 
 #[test]
-fn who_is_told_of_a_publication_has_heard_it_before_his_next_reply() {
+fn a_message_arrives_before_later_replies_to_the_subscriber() {
     for_workers(&[], |server| {
         let mut control = server.client();
         // Few that hear a message at once, and many that hear it one after the other.
@@ -585,7 +585,7 @@ fn who_is_told_of_a_publication_has_heard_it_before_his_next_reply() {
 }
 
 #[test]
-fn a_message_to_very_many_holds_nobody_up() {
+fn a_message_to_very_many_subscribers_does_not_delay_others() {
     const SUBSCRIBERS: usize = 10_000;
     let server = Server::start(&["--io-threads", "1", "--maxclients", "10100"]);
     let (mut control, mut probe) = (server.client(), server.raw());

@@ -500,7 +500,7 @@ fn round(seed: u64, time: Duration) -> u64 {
 }
 
 #[test]
-fn whatever_is_sent_the_server_goes_on_and_its_data_are_the_same_everywhere() {
+fn random_commands_keep_primary_replica_and_files_equal() {
     let seed = variable("KVICK_RANDOM_SEED", u64::from(std::process::id()) << 20);
     let time = Duration::from_secs(variable("KVICK_STRESS_SECONDS", 4));
     let (began, mut sent) = (Instant::now(), 0);

@@ -89,7 +89,7 @@ fn stress_time() -> Duration {
 }
 
 #[test]
-fn money_that_is_moved_in_any_way_is_never_lost() {
+fn concurrent_transfers_keep_the_total() {
     let server = Server::start(&["--io-threads", "4"]);
     open_accounts(&mut server.client());
     let (stop, moved, seen) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
@@ -123,7 +123,7 @@ fn money_that_is_moved_in_any_way_is_never_lost() {
 }
 
 #[test]
-fn scripts_that_take_whatever_locks_they_need_do_not_stop_each_other_for_ever() {
+fn scripts_with_undeclared_keys_do_not_deadlock() {
     let server = Server::start(&["--io-threads", "4", "--save", ""]);
     let stop = AtomicBool::new(false);
     let rounds = AtomicU64::new(0);
@@ -191,7 +191,7 @@ const BUSY_FUNCTION: &str =
     "-BUSY Valkey is busy running a script. You can only call FUNCTION KILL or SHUTDOWN NOSAVE.\r\n";
 
 #[test]
-fn a_script_that_takes_too_long_can_be_ended() {
+fn a_long_script_can_be_killed() {
     for_workers(&[], |server| {
         let mut busy = become_busy(server, &["EVAL", "while true do end", "0"]);
         // Each worker has one of these.
@@ -210,7 +210,7 @@ fn a_script_that_takes_too_long_can_be_ended() {
 }
 
 #[test]
-fn a_function_that_takes_too_long_is_told_of_and_can_be_ended() {
+fn a_long_function_is_reported_and_can_be_killed() {
     for_workers(&[], |server| {
         let library =
             "#!lua name=l\nserver.register_function('f', function() while true do redis.call('ping') end end)";
@@ -230,7 +230,7 @@ fn a_function_that_takes_too_long_is_told_of_and_can_be_ended() {
 }
 
 #[test]
-fn a_script_that_has_written_goes_on_until_the_server_ends() {
+fn a_script_that_has_written_can_only_be_ended_by_shutdown() {
     for workers in ["1", "4"] {
         let mut server = Server::start(&["--io-threads", workers]);
         let script = "redis.call('set', KEYS[1], 1) while true do end";
@@ -245,7 +245,7 @@ fn a_script_that_has_written_goes_on_until_the_server_ends() {
 }
 
 #[test]
-fn keys_that_a_long_script_has_not_declared_are_served_by_other_workers() {
+fn undeclared_keys_of_a_long_script_are_served_by_other_workers() {
     // With a seed of its own each run would have the keys in other partitions, and some time in that of the script.
     let server = Server::start(&["--io-threads", "4", "--hash-seed", "a seed that keeps them apart"]);
     let mut busy = become_busy(&server, &["EVAL", "redis.call('get', KEYS[1]) while true do end", "1", "mine"]);
@@ -282,7 +282,7 @@ fn requests_behind_a_long_script_are_answered_in_order() {
 }
 
 #[test]
-fn who_waits_for_a_key_is_served_after_the_script_that_made_it() {
+fn blocked_clients_are_served_after_the_script() {
     for_workers(&[], |server| {
         let mut waiting = server.raw();
         waiting.request(&["BLPOP", "list", "0"]);
@@ -301,7 +301,7 @@ fn who_waits_for_a_key_is_served_after_the_script_that_made_it() {
 }
 
 #[test]
-fn functions_outlive_the_server_in_its_dump() {
+fn functions_are_saved_in_the_dump() {
     for_workers(&["--enable-debug-command", "yes"], |server| {
         let mut raw = server.raw();
         raw.ask(&["FUNCTION", "LOAD", LIBRARY], "$4\r\nbank\r\n");
@@ -319,7 +319,7 @@ fn functions_outlive_the_server_in_its_dump() {
 }
 
 #[test]
-fn what_a_script_may_not_do_is_told_in_the_words_of_the_reference() {
+fn script_errors_have_valkeys_texts() {
     for_workers(&[], |server| {
         let mut raw = server.raw();
         for (script, error) in [
@@ -346,7 +346,7 @@ fn what_a_script_may_not_do_is_told_in_the_words_of_the_reference() {
 }
 
 #[test]
-fn others_are_answered_what_they_asked_while_a_script_takes_long_that_had_to_wait_itself() {
+fn clients_get_their_own_replies_during_a_long_script_that_waited_for_locks() {
     /// Goes on for a while.
     const LONG: &str = "local from = redis.call('time') local now repeat now = redis.call('time') \
         until (now[1] - from[1]) * 1000000 + now[2] - from[2] > 15000 return 'done'";

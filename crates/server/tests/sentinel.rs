@@ -95,7 +95,7 @@ fn info(server: &Server) -> String {
 }
 
 #[test]
-fn a_replica_takes_over_from_a_primary_that_is_gone() {
+fn sentinel_promotes_a_replica_of_a_dead_primary() {
     let Some(program) = peer::sentinel() else { return };
     for workers in ["1", "4"] {
         let start = || Server::start(&["--io-threads", workers, "--repl-diskless-sync-delay", "0"]);

@@ -23,6 +23,6 @@ fn each_of_two_groups_gets_every_entry_once() {
 }
 
 #[test]
-fn those_who_wait_and_those_who_poll_share_a_group() {
+fn blocking_and_polling_consumers_share_a_group() {
     for_workers(&[], |server| Work { apart: false, ..WORK }.run(server).check(server));
 }

@@ -30,7 +30,7 @@ fn places(server: &Server) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn threads_run_where_the_lists_of_processors_say() {
+fn threads_run_on_the_configured_cpus() {
     let all = processors();
     let first = all.split(['-', ',']).next().expect("a processor").to_string();
     let last = all.rsplit(['-', ',']).next().expect("a processor").to_string();
@@ -48,7 +48,7 @@ fn threads_run_where_the_lists_of_processors_say() {
 }
 
 #[test]
-fn threads_are_left_alone_without_lists_and_by_lists_that_are_none() {
+fn threads_keep_their_affinity_without_valid_lists() {
     let all = processors();
     assert!(places(&Server::start(&[])).values().all(|place| *place == all));
     let server = Server::start(&["--server-cpulist", "0-x"]);
@@ -57,7 +57,7 @@ fn threads_are_left_alone_without_lists_and_by_lists_that_are_none() {
 }
 
 #[test]
-fn the_watchdog_tells_of_a_worker_that_does_not_come_round() {
+fn the_watchdog_reports_a_stalled_worker() {
     let server = Server::start(&["--enable-debug-command", "yes", "--io-threads", "1"]);
     let mut client = server.client();
     let expired = || server.log().matches("--- WATCHDOG TIMER EXPIRED ---").count();

@@ -202,7 +202,7 @@ fn pattern(len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn values_of_all_sizes_go_both_ways_in_both_versions() {
+fn values_of_all_sizes_round_trip_in_both_tls_versions() {
     for_workers(&[], |server| {
         for version in [&version::TLS12, &version::TLS13] {
             let mut client = server.connect_with(server.config_of(Some(&server.client), &[version]));
@@ -295,7 +295,7 @@ impl Write for Dripping {
 }
 
 #[test]
-fn a_connection_may_come_a_byte_at_a_time() {
+fn a_connection_may_send_single_bytes() {
     let server = TlsServer::start(&["--io-threads", "1"]);
     let Client(StreamOwned { conn, sock, .. }) = server.connect();
     let mut stream = StreamOwned::new(conn, Dripping(sock));
@@ -306,7 +306,7 @@ fn a_connection_may_come_a_byte_at_a_time() {
 }
 
 #[test]
-fn requests_right_before_the_end_are_executed() {
+fn requests_right_before_close_are_executed() {
     let server = TlsServer::start(&[]);
     // Many, as the requests come together with the handshake's end, or right after it.
     for _ in 0..30 {
@@ -327,7 +327,7 @@ fn requests_right_before_the_end_are_executed() {
 }
 
 #[test]
-fn clients_are_let_in_by_their_certificates() {
+fn clients_need_a_trusted_certificate() {
     let server = TlsServer::start(&[]);
     let elsewhere = Authority::new();
     let stranger = elsewhere.certify("stranger");
@@ -344,7 +344,7 @@ fn clients_are_let_in_by_their_certificates() {
 }
 
 #[test]
-fn what_is_no_tls_is_turned_away_in_words() {
+fn plain_text_on_the_tls_port_gets_an_error() {
     let server = TlsServer::start(&[]);
     let mut plain = TcpStream::connect(("127.0.0.1", server.port)).expect("a connection");
     plain.set_read_timeout(Some(PATIENCE)).expect("a timeout");
@@ -374,7 +374,7 @@ fn what_is_no_tls_is_turned_away_in_words() {
 }
 
 #[test]
-fn handshakes_that_are_cut_are_told_once_and_hold_little() {
+fn aborted_handshakes_are_logged_once_and_take_little_memory() {
     let server = TlsServer::start(&["--io-threads", "2"]);
     // One that is whole first, so that what a thread has once is there.
     server.connect().ask(&[b"PING"], "+PONG\r\n");
@@ -409,7 +409,7 @@ fn handshakes_that_are_cut_are_told_once_and_hold_little() {
 }
 
 #[test]
-fn nonsense_in_place_of_records_ends_a_connection_and_nothing_else() {
+fn garbage_in_place_of_records_closes_only_its_connection() {
     let server = TlsServer::start(&["--io-threads", "2"]);
     let mut state = 0x2545_f491_4f6c_dd1du64;
     for round in 0..200 {
@@ -437,7 +437,7 @@ fn nonsense_in_place_of_records_ends_a_connection_and_nothing_else() {
 }
 
 #[test]
-fn versions_and_suites_are_those_of_the_settings() {
+fn versions_and_suites_follow_the_settings() {
     let server = TlsServer::start(&[]);
     let lets_in = |version| server.connect_with(server.config_of(Some(&server.client), &[version])).is_let_in();
     server.set(&["tls-protocols", "TLSv1.2"]).expect("a version");
@@ -464,7 +464,7 @@ fn versions_and_suites_are_those_of_the_settings() {
 }
 
 #[test]
-fn the_port_can_be_closed_and_opened() {
+fn the_tls_port_can_be_closed_and_opened() {
     let server = TlsServer::start(&[]);
     let mut client = server.connect();
     client.ask(&[b"PING"], "+PONG\r\n");
@@ -483,7 +483,7 @@ fn the_port_can_be_closed_and_opened() {
 }
 
 #[test]
-fn other_certificates_are_taken_while_clients_are_connected() {
+fn certificates_can_change_while_clients_are_connected() {
     for_workers(&[], |server| {
         let mut old = server.connect();
         let first = old.certificate();
@@ -507,7 +507,7 @@ fn other_certificates_are_taken_while_clients_are_connected() {
 }
 
 #[test]
-fn sessions_are_resumed_if_the_settings_allow_it() {
+fn sessions_are_resumed_if_enabled() {
     let server = TlsServer::start(&[]);
     for (caching, expected) in [("yes", HandshakeKind::Resumed), ("no", HandshakeKind::Full)] {
         server.set(&["tls-session-caching", caching]).expect("a setting");
@@ -526,7 +526,7 @@ fn sessions_are_resumed_if_the_settings_allow_it() {
 }
 
 #[test]
-fn keys_migrate_over_tls_where_the_cluster_has_it() {
+fn keys_migrate_over_tls_if_tls_cluster_is_set() {
     let target = TlsServer::start(&[]);
     let source = TlsServer::start(&["--tls-cluster", "yes"]);
     let ca = target.authority.file();
@@ -623,7 +623,7 @@ fn a_replica_follows_over_tls() {
 }
 
 #[test]
-fn a_server_does_not_start_without_what_tls_needs() {
+fn missing_tls_files_prevent_startup() {
     let run = |args: &[&str]| {
         let output = std::process::Command::new(env!("CARGO_BIN_EXE_kvick-server"))
             .args(["--port", "0", "--tls-port", "1"])

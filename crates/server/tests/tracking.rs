@@ -73,7 +73,7 @@ fn known(control: &mut Connection) -> [usize; 4] {
 }
 
 #[test]
-fn who_read_a_key_is_told_once_when_it_changes() {
+fn a_reader_gets_one_invalidation_per_change() {
     for_workers(&[], |server| {
         let mut control = server.client();
         run(&mut control, &["MSET", "a", "1", "b", "2", "c", "3"]);
@@ -167,7 +167,7 @@ const CHANGES: [(&[&str], &[&str]); 39] = [
 ];
 
 #[test]
-fn all_that_changes_a_key_is_told() {
+fn every_change_of_a_key_invalidates() {
     for_workers(&[], |server| {
         let mut control = server.client();
         let mut reader = tracking(server, &[]);
@@ -202,7 +202,7 @@ fn read_stale(client: &mut Raw) -> String {
 }
 
 #[test]
-fn what_changes_nothing_is_not_told() {
+fn unchanged_keys_are_not_invalidated() {
     for_workers(&[], |server| {
         let mut control = server.client();
         let mut reader = tracking(server, &[]);
@@ -234,7 +234,7 @@ fn what_changes_nothing_is_not_told() {
 }
 
 #[test]
-fn keys_and_fields_whose_time_has_come_are_told() {
+fn expired_keys_and_fields_are_invalidated() {
     for_workers(&["--enable-debug-command", "yes"], |server| {
         let mut control = server.client();
         let (mut reader, mut all) = (tracking(server, &[]), tracking(server, &["BCAST"]));
@@ -265,7 +265,7 @@ fn keys_and_fields_whose_time_has_come_are_told() {
 }
 
 #[test]
-fn a_client_is_told_of_its_own_changes_behind_the_reply() {
+fn invalidations_of_own_changes_follow_the_reply() {
     for_workers(&[], |server| {
         let mut client = tracking(server, &[]);
         client.ask(&["HSET", "h", "f", "1"], ":1\r\n");
@@ -283,7 +283,7 @@ fn a_client_is_told_of_its_own_changes_behind_the_reply() {
 }
 
 #[test]
-fn a_client_that_waited_is_told_behind_its_reply() {
+fn invalidations_follow_the_reply_to_a_blocking_command() {
     for_workers(&[], |server| {
         let mut control = server.client();
         // On every worker.
@@ -301,7 +301,7 @@ fn a_client_that_waited_is_told_behind_its_reply() {
 }
 
 #[test]
-fn what_a_waiting_command_reads_is_remembered() {
+fn keys_read_by_a_blocking_command_are_tracked() {
     for_workers(&[], |server| {
         let mut control = server.client();
         let mut client = tracking(server, &[]);
@@ -319,7 +319,7 @@ fn what_a_waiting_command_reads_is_remembered() {
 }
 
 #[test]
-fn a_client_may_choose_what_it_caches() {
+fn optin_and_optout_select_the_tracked_keys() {
     for_workers(&[], |server| {
         let mut control = server.client();
         run(&mut control, &["MSET", "a", "1", "b", "1", "c", "1"]);
@@ -351,7 +351,7 @@ fn a_client_may_choose_what_it_caches() {
 }
 
 #[test]
-fn a_client_may_be_spared_its_own_changes() {
+fn noloop_suppresses_own_changes() {
     for_workers(&[], |server| {
         let mut control = server.client();
         let (mut client, mut other) = (tracking(server, &["NOLOOP"]), tracking(server, &[]));
@@ -375,7 +375,7 @@ fn a_client_may_be_spared_its_own_changes() {
 }
 
 #[test]
-fn prefixes_are_told_of_all_their_keys_at_once() {
+fn broadcasting_batches_the_keys_of_a_prefix() {
     for_workers(&[], |server| {
         let mut control = server.client();
         let (mut some, mut all) =
@@ -406,7 +406,7 @@ fn prefixes_are_told_of_all_their_keys_at_once() {
 }
 
 #[test]
-fn invalidations_may_go_to_another_client() {
+fn invalidations_can_be_redirected() {
     for_workers(&[], |server| {
         let mut control = server.client();
         run(&mut control, &["SET", "k", "1"]);
@@ -452,7 +452,7 @@ fn invalidations_may_go_to_another_client() {
 }
 
 #[test]
-fn what_does_not_go_together_is_refused() {
+fn incompatible_options_are_refused() {
     for_workers(&[], |server| {
         let mut client = server.raw();
         let refused: [(&[&str], &str); 6] = [
@@ -489,7 +489,7 @@ fn what_does_not_go_together_is_refused() {
 }
 
 #[test]
-fn keys_are_forgotten_and_told_when_they_are_too_many() {
+fn keys_beyond_the_table_limit_are_invalidated() {
     for_workers(&["--tracking-table-max-keys", "100"], |server| {
         let mut control = server.client();
         let mut client = tracking(server, &[]);
@@ -516,7 +516,7 @@ fn keys_are_forgotten_and_told_when_they_are_too_many() {
 }
 
 #[test]
-fn the_same_name_in_another_database_is_another_key() {
+fn invalidations_do_not_mix_databases() {
     for_workers(&[], |server| {
         let mut control = server.client();
         let mut client = tracking(server, &[]);
@@ -530,7 +530,7 @@ fn the_same_name_in_another_database_is_another_key() {
 }
 
 #[test]
-fn a_key_that_very_many_have_read_is_told_to_all() {
+fn a_key_read_by_very_many_clients_is_invalidated_for_all() {
     const READERS: usize = 3000;
     for_workers(&[], |server| {
         let mut control = server.client();
@@ -659,7 +659,7 @@ fn write(server: &Server, seed: u64) {
 }
 
 #[test]
-fn no_cache_keeps_what_is_stale() {
+fn caches_never_keep_stale_values() {
     for_workers(&["--tracking-table-max-keys", "20"], |server| {
         let done = AtomicBool::new(false);
         let options = ["", "NOLOOP", "OPTOUT", "BCAST", "BCAST PREFIX key1 PREFIX key2 PREFIX key3", ""];

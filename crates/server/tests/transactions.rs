@@ -31,7 +31,7 @@ fn commands_are_queued_and_executed_together() {
 }
 
 #[test]
-fn keys_may_be_looked_for_in_a_transaction() {
+fn scan_works_in_a_transaction() {
     for_workers(&[], |server| {
         let mut raw = server.raw();
         raw.send("MSET a 1 b 2 c 3\r\nMULTI\r\nSET a 4\r\nSCAN 0 COUNT 1000 MATCH a\r\nGET a\r\nEXEC\r\n");
@@ -41,7 +41,7 @@ fn keys_may_be_looked_for_in_a_transaction() {
 }
 
 #[test]
-fn a_command_that_is_refused_ends_the_transaction() {
+fn a_refused_command_aborts_the_transaction() {
     for_workers(&[], |server| {
         for (line, error) in [
             ("NOSUCH", "-ERR unknown command 'NOSUCH', with args beginning with: \r\n"),
@@ -61,7 +61,7 @@ fn a_command_that_is_refused_ends_the_transaction() {
 }
 
 #[test]
-fn a_watched_key_that_changes_keeps_the_transaction_from_running() {
+fn a_changed_watched_key_aborts_the_transaction() {
     for_workers(&[], |server| {
         let mut other = server.client();
         // What is done to the data meanwhile, and whether it touches the watched key.
@@ -106,7 +106,7 @@ fn a_watched_key_that_changes_keeps_the_transaction_from_running() {
 }
 
 #[test]
-fn a_watched_key_whose_time_comes_has_changed() {
+fn an_expired_watched_key_aborts_the_transaction() {
     for_workers(&["--enable-debug-command", "yes"], |server| {
         for sweep in ["0", "1"] {
             let mut raw = server.raw();
@@ -124,7 +124,7 @@ fn a_watched_key_whose_time_comes_has_changed() {
 }
 
 #[test]
-fn those_who_wait_are_served_after_the_transaction() {
+fn blocked_clients_are_served_after_the_transaction() {
     for_workers(&[], |server| {
         let (mut waiting, mut raw) = (server.raw(), server.raw());
         waiting.request(&["BLPOP", "list", "0"]);
@@ -146,7 +146,7 @@ fn those_who_wait_are_served_after_the_transaction() {
 }
 
 #[test]
-fn a_transfer_between_accounts_is_never_seen_half_done() {
+fn transactions_are_isolated() {
     const ACCOUNTS: usize = 8;
     const TRANSFERS: usize = 300;
     for_workers(&[], |server| {
@@ -191,7 +191,7 @@ fn a_transfer_between_accounts_is_never_seen_half_done() {
 }
 
 #[test]
-fn counting_with_watch_loses_no_step() {
+fn optimistic_increments_lose_no_update() {
     const EACH: i64 = 50;
     for_workers(&[], |server| {
         std::thread::scope(|scope| {
@@ -214,7 +214,7 @@ fn counting_with_watch_loses_no_step() {
 }
 
 #[test]
-fn a_watched_key_that_was_not_there_and_is_swapped_for_one_that_expired_has_not_changed() {
+fn swapping_a_missing_watched_key_for_an_expired_one_is_no_change() {
     for_workers(&["--enable-debug-command", "yes"], |server| {
         let mut raw = server.raw();
         raw.send("DEBUG SET-ACTIVE-EXPIRE 0\r\nSELECT 1\r\nSET key value PX 1\r\nSELECT 0\r\nWATCH key\r\n");

@@ -163,15 +163,15 @@ impl Connection {
 
     /// Publishes the length and memory of pending output.
     pub fn publish_output(&self) {
-        let (info, input) = (&self.client.info, self.socket.held_output());
-        info.output.store(self.output.len() + input, Ordering::Relaxed);
-        info.output_blocks.store(self.output.blocks() + usize::from(input > 0), Ordering::Relaxed);
-        info.output_memory.store(self.output.memory() + input, Ordering::Relaxed);
+        let (info, held) = (&self.client.info, self.socket.pending_output());
+        info.output.store(self.output.len() + held, Ordering::Relaxed);
+        info.output_blocks.store(self.output.blocks() + usize::from(held > 0), Ordering::Relaxed);
+        info.output_memory.store(self.output.memory() + held, Ordering::Relaxed);
     }
 
     /// True when all output has been written.
     pub fn has_written_all(&self) -> bool {
-        self.output.is_empty() && self.awaiting_fsync == 0 && self.socket.held_output() == 0
+        self.output.is_empty() && self.awaiting_fsync == 0 && self.socket.pending_output() == 0
     }
 
     /// Bytes of input not yet executed, without spare capacity.

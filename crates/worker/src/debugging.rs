@@ -43,7 +43,7 @@ impl DebugConnection for Connection {
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         let Connection { socket, output, .. } = self;
         let mut rest = bytes;
-        while !output.is_empty() || !rest.is_empty() || socket.held_output() > 0 {
+        while !output.is_empty() || !rest.is_empty() || socket.pending_output() > 0 {
             let written = match output.is_empty() {
                 false => output.flush(socket, usize::MAX).map(|written| (written, 0)),
                 true if rest.is_empty() => socket.flush().map(|()| (0, 0)),
@@ -56,7 +56,7 @@ impl DebugConnection for Connection {
             };
             rest = &rest[of_rest..];
             if moved == 0
-                && (!output.is_empty() || !rest.is_empty() || socket.held_output() > 0)
+                && (!output.is_empty() || !rest.is_empty() || socket.pending_output() > 0)
                 && !wait(socket, libc::POLLOUT, WRITE_TIMEOUT)
             {
                 return Err(io::ErrorKind::TimedOut.into());
@@ -71,13 +71,13 @@ impl DebugConnection for Connection {
 
     fn hand_over(&mut self) {
         if let Socket::Tls(stream) = &mut self.socket {
-            stream.let_go();
+            stream.abandon();
         }
     }
 
     fn close_notify(&mut self) {
         if let Socket::Tls(stream) = &mut self.socket {
-            stream.say_goodbye();
+            stream.send_close_notify();
         }
     }
 }

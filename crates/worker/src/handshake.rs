@@ -74,7 +74,11 @@ impl Worker {
         }
         let info = &connection.client.info;
         info.active_ms.store(self.engine.now_ms, Ordering::Relaxed);
-        if listen::keeps_out(&self.engine.runtime_config, info.loopback, self.server.acl.default_user().nopass) {
+        if listen::is_refused_by_protected_mode(
+            &self.engine.runtime_config,
+            info.loopback,
+            self.server.acl.default_user().nopass,
+        ) {
             self.server.rejected_connections.fetch_add(1, Ordering::Relaxed);
             connection.output.push(listen::PROTECTED.as_bytes());
             connection.client.fate = Fate::CloseAfterReply;

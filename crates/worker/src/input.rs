@@ -231,7 +231,7 @@ impl Worker {
         let read = match connection.unparsed {
             true => Read::More(0),
             false => {
-                let read = connection.socket.read_behind(&mut input, room);
+                let read = connection.socket.read_append(&mut input, room);
                 outcome(&connection.socket, read, room)
             }
         };

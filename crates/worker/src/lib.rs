@@ -353,7 +353,7 @@ impl Worker {
 
     /// Takes over a connection.
     fn add(&mut self, socket: Socket, info: Arc<ClientInfo>) {
-        let identity = Identity::newcomer(self.server, &self.server.acl);
+        let identity = Identity::for_new_connection(self.server, &self.server.acl);
         let id = info.id;
         let entry = self.connections.vacant_entry();
         let token = entry.key();
@@ -376,7 +376,7 @@ impl Worker {
         }
         let Some(mut connection) = self.connections.try_remove(token) else { return };
         if let Socket::Tls(stream) = &mut connection.socket {
-            stream.say_goodbye();
+            stream.send_close_notify();
         }
         if connection.awaiting_fsync > 0 {
             self.forget_awaiting(token);

@@ -191,7 +191,7 @@ impl Worker {
     /// Stops a connection until the script that blocks its next request has ended.
     pub(super) fn block_for_script(&mut self, token: usize) {
         self.engine.blocked_by_script += 1;
-        self.server.scripting.held.fetch_add(1, Ordering::SeqCst);
+        self.server.scripting.blocked_requests.fetch_add(1, Ordering::SeqCst);
         self.paused.push(token);
         self.stop(token, ClientFlags::BLOCKED);
     }
@@ -201,7 +201,7 @@ impl Worker {
         let tried = std::mem::take(&mut self.resumed);
         if tried > 0 {
             self.engine.blocked_by_script -= tried;
-            self.server.scripting.held.fetch_sub(tried, Ordering::SeqCst);
+            self.server.scripting.blocked_requests.fetch_sub(tried, Ordering::SeqCst);
         }
     }
 }

@@ -54,7 +54,7 @@ fn unwritten<'a>(group: &'a [Run], replies: &'a [u8], mut written: usize) -> imp
 impl Worker {
     /// Sends the batch's replies unless they must await fsync.
     pub(super) fn write_replies(&mut self) {
-        kvick_runtime::logging::settle();
+        kvick_runtime::logging::wait_until_written();
         self.engine.settle_tracking();
         let waits = self.note_log() || self.server.aof.holds_all() || self.has_retained_replies();
         if self.has_replies() && (!waits || self.runs.is_empty() || !self.retain_replies()) {
@@ -233,7 +233,7 @@ impl Worker {
             _ if Self::is_doomed(connection) => return self.close(token),
             _ => {}
         }
-        if connection.socket.held_output() > 0 {
+        if connection.socket.pending_output() > 0 {
             connection.publish_output();
         }
         if !connection.output.is_empty() || connection.above_soft_since.is_some() {

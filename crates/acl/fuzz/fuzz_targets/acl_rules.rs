@@ -26,12 +26,12 @@ fuzz_target!(|bytes: &[u8]| {
         }
     }
     let line = user.rules();
-    let mut again = User::new(default_user_name(), reader.all_channels);
+    let mut recreated = User::new(default_user_name(), reader.all_channels);
     for rule in join_selectors(line.split(|byte| *byte == b' ')).expect("parentheses are closed") {
-        reader.apply(&mut again, &rule).expect("what is written down is right");
+        reader.apply(&mut recreated, &rule).expect("what is written down is right");
     }
-    assert_eq!(again.rules(), line);
-    assert_eq!(again.is_unrestricted(), user.is_unrestricted());
+    assert_eq!(recreated.rules(), line);
+    assert_eq!(recreated.is_unrestricted(), user.is_unrestricted());
 });
 
 /// Whether what a rule does can be written down.

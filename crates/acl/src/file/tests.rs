@@ -9,7 +9,7 @@ fn parse_text(text: &str) -> Result<Vec<String>, String> {
 }
 
 #[test]
-fn an_acl_file_is_a_line_for_each_user() {
+fn an_acl_file_has_one_line_per_user() {
     let users = parse_text("user bob on nopass ~* +get\r\n\n  \t\nuser al (~a +set)  +get  \n").unwrap();
     assert_eq!(
         users,
@@ -19,7 +19,7 @@ fn an_acl_file_is_a_line_for_each_user() {
 }
 
 #[test]
-fn all_that_is_wrong_with_a_file_is_told_at_once() {
+fn all_errors_of_a_file_are_reported_together() {
     let end = "WARNING: ACL errors detected, no change to the previously active ACL rules was performed";
     let cases = [
         ("hello", "f:1 should start with user keyword followed by the username. "),
@@ -41,9 +41,9 @@ fn all_that_is_wrong_with_a_file_is_told_at_once() {
 }
 
 #[test]
-fn a_saved_file_reads_back() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("users.acl");
+fn a_saved_file_loads_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("users.acl");
     let table = crate::testing::catalogue();
     let reader = Reader { table, all_channels: false };
     let lines = "user default on nopass ~* &* +@all\nuser eve on #2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe\
@@ -52,12 +52,12 @@ fn a_saved_file_reads_back() {
     save(&path, &users.into_values().collect::<Vec<_>>()).unwrap();
     assert_eq!(std::fs::read_to_string(&path).unwrap(), lines);
     assert_eq!(load(&path, reader).unwrap().len(), 2);
-    let missing = load(&folder.path().join("none"), reader).unwrap_err();
+    let missing = load(&dir.path().join("none"), reader).unwrap_err();
     assert!(missing.ends_with("No such file or directory"), "{missing}");
 }
 
 #[test]
-fn a_configuration_names_each_user_once_and_shows_no_password() {
+fn a_configuration_lists_each_user_once_without_passwords() {
     let table = crate::testing::catalogue();
     let reader = Reader { table, all_channels: false };
     let words = |line: &str| line.split(' ').map(|word| word.as_bytes().to_vec()).collect::<Vec<_>>();

@@ -37,7 +37,7 @@ fn allows(user: &User, command: &str) -> bool {
 }
 
 #[test]
-fn users_are_written_down_in_one_order() {
+fn users_are_described_in_canonical_order() {
     let cases = [
         ("", "off resetchannels -@all"),
         ("on nopass allkeys allchannels allcommands", "on nopass ~* &* +@all"),
@@ -66,7 +66,7 @@ fn users_are_written_down_in_one_order() {
 }
 
 #[test]
-fn passwords_are_kept_as_digests() {
+fn passwords_are_stored_as_digests() {
     let digest = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b";
     assert_eq!(shown(">secret >secret"), format!("off #{digest} resetchannels -@all"));
     assert_eq!(shown(&format!("nopass #{digest}")), shown(">secret"));
@@ -78,7 +78,7 @@ fn passwords_are_kept_as_digests() {
 }
 
 #[test]
-fn what_is_no_rule_is_refused() {
+fn invalid_rules_are_refused() {
     let cases = [
         ("what", RuleError::Syntax),
         ("%~a", RuleError::Syntax),
@@ -119,7 +119,7 @@ fn what_is_no_rule_is_refused() {
 }
 
 #[test]
-fn a_parenthesis_must_be_closed() {
+fn unclosed_parentheses_are_refused() {
     let words = |text: &'static str| join_selectors(text.split(' ').map(str::as_bytes));
     assert_eq!(words("a (b c) (d e").unwrap_err(), 3);
     assert_eq!(words("(").unwrap_err(), 0);
@@ -127,7 +127,7 @@ fn a_parenthesis_must_be_closed() {
 }
 
 #[test]
-fn a_container_stands_for_its_subcommands() {
+fn a_container_command_includes_its_subcommands() {
     let user = make(&["+config", "-config|set"]).unwrap();
     assert_eq!(["config", "config|get", "config|set"].map(|name| allows(&user, name)), [true, true, false]);
     let user = make(&["+config|get"]).unwrap();
@@ -135,7 +135,7 @@ fn a_container_stands_for_its_subcommands() {
 }
 
 #[test]
-fn first_arguments_are_allowed_where_the_command_is_not() {
+fn first_arguments_can_be_allowed_without_the_command() {
     let user = make(&["+select|0"]).unwrap();
     let select = table().original(b"select").unwrap().id;
     assert!(user.root.allows_first_arg(select, b"0") && !user.root.allows_first_arg(select, b"1"));
@@ -197,7 +197,7 @@ fn rule() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn a_user_is_made_again_from_what_is_written_down(
+    fn a_user_description_recreates_the_user(
         rules in proptest::collection::vec(rule(), 0..20),
         all_channels: bool,
     ) {
@@ -210,13 +210,13 @@ proptest! {
             }
         }
         let line = printed(&user);
-        let mut again = User::new(default_user_name(), all_channels);
+        let mut recreated = User::new(default_user_name(), all_channels);
         for rule in join_selectors(line.split(' ').map(str::as_bytes)).expect("parentheses are closed") {
-            reader.apply(&mut again, &rule).expect("what is written down is right");
+            reader.apply(&mut recreated, &rule).expect("what is written down is right");
         }
-        prop_assert_eq!(&printed(&again), &line);
-        prop_assert_eq!(again.selectors.len(), user.selectors.len());
-        for (one, other) in user.all_selectors().zip(again.all_selectors()) {
+        prop_assert_eq!(&printed(&recreated), &line);
+        prop_assert_eq!(recreated.selectors.len(), user.selectors.len());
+        for (one, other) in user.all_selectors().zip(recreated.all_selectors()) {
             for id in 0..table().all().len() as u32 + 100 {
                 prop_assert_eq!(one.allows_command(id), other.allows_command(id), "command {}", id);
             }

@@ -79,7 +79,7 @@ const HISTORY: &[(&str, &str)] = &[
     ("5.0.0", "Added the `IDLETIME` and `FREQ` options."),
 ];
 
-/// RESTORE key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]
+/// `RESTORE key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]`
 pub const RESTORE: Command<Handler> = Command::new(
     Spec::new("restore", -4)
         .flags(&[Flags::WRITE, Flags::DENYOOM])
@@ -91,7 +91,7 @@ pub const RESTORE: Command<Handler> = Command::new(
     restore,
 );
 
-/// RESTORE-ASKING key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]
+/// `RESTORE-ASKING key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]`
 pub const RESTORE_ASKING: Command<Handler> = Command::new(
     Spec::new("restore-asking", -4)
         .flags(&[Flags::WRITE, Flags::DENYOOM, Flags::ASKING])

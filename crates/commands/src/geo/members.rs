@@ -9,7 +9,7 @@ use crate::context::{Context, Error, Handler};
 use crate::sorted_set::add::{Rule, add};
 use crate::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spec};
 
-/// GEOADD key [NX | XX] [CH] longitude latitude member [longitude latitude member ...]
+/// `GEOADD key [NX | XX] [CH] longitude latitude member [longitude latitude member ...]`
 pub const GEOADD: Command<Handler> = Command::new(
     Spec::new("geoadd", -5)
         .flags(&[Flags::WRITE, Flags::DENYOOM])

@@ -83,9 +83,9 @@ const STORE: Arg = Arg::one_of(
 )
 .optional();
 
-/// GEOSEARCH key [FROMMEMBER member | FROMLONLAT longitude latitude] (BYRADIUS radius (m | km | ft | mi) | BYBOX width
+/// `GEOSEARCH key [FROMMEMBER member | FROMLONLAT longitude latitude] (BYRADIUS radius (m | km | ft | mi) | BYBOX width
 /// height (m | km | ft | mi) | BYPOLYGON num-vertices longitude latitude [longitude latitude ...]) [ASC | DESC] [COUNT
-/// count [ANY]] [WITHCOORD] [WITHDIST] [WITHHASH]
+/// count [ANY]] [WITHCOORD] [WITHDIST] [WITHHASH]`
 pub const GEOSEARCH: Command<Handler> = Command::new(
     Spec::new("geosearch", -7)
         .flags(&[Flags::READONLY])
@@ -107,9 +107,9 @@ fn geosearch(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     search(cx, args, 1, Syntax::Search, false)
 }
 
-/// GEOSEARCHSTORE destination source [FROMMEMBER member | FROMLONLAT longitude latitude] (BYRADIUS radius (m | km | ft
+/// `GEOSEARCHSTORE destination source [FROMMEMBER member | FROMLONLAT longitude latitude] (BYRADIUS radius (m | km | ft
 /// | mi) | BYBOX width height (m | km | ft | mi) | BYPOLYGON num-vertices longitude latitude [longitude latitude ...])
-/// [ASC | DESC] [COUNT count [ANY]] [STOREDIST]
+/// [ASC | DESC] [COUNT count [ANY]] [STOREDIST]`
 pub const GEOSEARCHSTORE: Command<Handler> = Command::new(
     Spec::new("geosearchstore", -8)
         .flags(&[Flags::WRITE, Flags::DENYOOM])
@@ -139,8 +139,8 @@ fn geosearchstore(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     search(cx, args, 2, Syntax::SearchStore, false)
 }
 
-/// GEORADIUS key longitude latitude radius (m | km | ft | mi) [WITHCOORD] [WITHDIST] [WITHHASH] [COUNT count [ANY]]
-/// [ASC | DESC] [STORE key | STOREDIST key]
+/// `GEORADIUS key longitude latitude radius (m | km | ft | mi) [WITHCOORD] [WITHDIST] [WITHHASH] [COUNT count [ANY]]
+/// [ASC | DESC] [STORE key | STOREDIST key]`
 pub const GEORADIUS: Command<Handler> = Command::new(
     Spec::new("georadius", -6)
         .flags(&[Flags::WRITE, Flags::DENYOOM])
@@ -186,8 +186,8 @@ fn georadius(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     search(cx, args, 1, Syntax::Radius, true)
 }
 
-/// GEORADIUS_RO key longitude latitude radius (m | km | ft | mi) [WITHCOORD] [WITHDIST] [WITHHASH] [COUNT count [ANY]]
-/// [ASC | DESC]
+/// `GEORADIUS_RO key longitude latitude radius (m | km | ft | mi) [WITHCOORD] [WITHDIST] [WITHHASH] [COUNT count [ANY]]
+/// [ASC | DESC]`
 pub const GEORADIUS_RO: Command<Handler> = Command::new(
     Spec::new("georadius_ro", -6)
         .flags(&[Flags::READONLY])
@@ -219,8 +219,8 @@ fn georadius_ro(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     search(cx, args, 1, Syntax::Radius, false)
 }
 
-/// GEORADIUSBYMEMBER key member radius (m | km | ft | mi) [WITHCOORD] [WITHDIST] [WITHHASH] [COUNT count [ANY]] [ASC |
-/// DESC] [STORE key | STOREDIST key]
+/// `GEORADIUSBYMEMBER key member radius (m | km | ft | mi) [WITHCOORD] [WITHDIST] [WITHHASH] [COUNT count [ANY]] [ASC |
+/// DESC] [STORE key | STOREDIST key]`
 pub const GEORADIUSBYMEMBER: Command<Handler> = Command::new(
     Spec::new("georadiusbymember", -5)
         .flags(&[Flags::WRITE, Flags::DENYOOM])
@@ -265,8 +265,8 @@ fn georadiusbymember(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> 
     search(cx, args, 1, Syntax::RadiusByMember, true)
 }
 
-/// GEORADIUSBYMEMBER_RO key member radius (m | km | ft | mi) [WITHCOORD] [WITHDIST] [WITHHASH] [COUNT count [ANY]] [ASC
-/// | DESC]
+/// `GEORADIUSBYMEMBER_RO key member radius (m | km | ft | mi) [WITHCOORD] [WITHDIST] [WITHHASH] [COUNT count [ANY]]
+/// [ASC | DESC]`
 pub const GEORADIUSBYMEMBER_RO: Command<Handler> = Command::new(
     Spec::new("georadiusbymember_ro", -5)
         .flags(&[Flags::READONLY])

@@ -15,7 +15,7 @@ use crate::scan_options::{Listing, ScanOptions, Scanned, parse_cursor};
 use crate::spec::{Arg, Command};
 use crate::string::reply_string;
 
-/// HRANDFIELD key [count [WITHVALUES]]
+/// `HRANDFIELD key [count [WITHVALUES]]`
 pub const HRANDFIELD: Command<Handler> = Command::new(
     documented(
         reading_much("hrandfield", -2),
@@ -144,7 +144,7 @@ fn below(bound: u64) -> u64 {
     ((u128::from(random::next()) * u128::from(bound)) >> 64) as u64
 }
 
-/// HSCAN key cursor [MATCH pattern] [COUNT count] [NOVALUES]
+/// `HSCAN key cursor [MATCH pattern] [COUNT count] [NOVALUES]`
 pub const HSCAN: Command<Handler> = Command::new(
     documented(
         reading_much("hscan", -3),

@@ -74,7 +74,7 @@ fn give_name(cx: &mut Context<'_>, args: Args<'_>, replace: bool) -> Result<bool
     Ok(true)
 }
 
-/// COPY source destination [DB destination-db] [REPLACE]
+/// `COPY source destination [DB destination-db] [REPLACE]`
 pub const COPY: Command<Handler> = Command::new(
     Spec::new("copy", -3)
         .flags(&[Flags::WRITE, Flags::DENYOOM])

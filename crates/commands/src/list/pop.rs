@@ -16,7 +16,7 @@ const POPPED: &[KeyFlags] = &[KeyFlags::RW, KeyFlags::ACCESS, KeyFlags::DELETE];
 const SIDES: &[Arg] = &[Arg::word("left", "LEFT"), Arg::word("right", "RIGHT")];
 const ONE_OF_MANY: &str = "O(N+M), N being the number of keys and M that of the elements removed.";
 
-/// LPOP key [count]
+/// `LPOP key [count]`
 pub const LPOP: Command<Handler> = Command::new(
     pop_spec("lpop").doc(
         Group::List,
@@ -31,7 +31,7 @@ fn lpop(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     pop(cx, args, Side::Head)
 }
 
-/// RPOP key [count]
+/// `RPOP key [count]`
 pub const RPOP: Command<Handler> = Command::new(
     pop_spec("rpop").doc(
         Group::List,

@@ -11,7 +11,7 @@ use crate::context::{Context, Error, Handler};
 use crate::random;
 use crate::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spec};
 
-/// SPOP key [count]
+/// `SPOP key [count]`
 pub const SPOP: Command<Handler> = Command::new(
     Spec::new("spop", -2)
         .flags(&[Flags::WRITE, Flags::FAST])
@@ -168,7 +168,7 @@ impl<'a> Removals<'a> {
     }
 }
 
-/// SRANDMEMBER key [count]
+/// `SRANDMEMBER key [count]`
 pub const SRANDMEMBER: Command<Handler> = Command::new(
     Spec::new("srandmember", -2)
         .flags(&[Flags::READONLY])

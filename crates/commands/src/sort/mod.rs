@@ -1,7 +1,7 @@
 //! SORT and SORT_RO: sort the elements of a list, set or sorted set, and optionally return values of other keys
 //! instead.
 //!
-//! The arguments are parsed into a [`Request`](options::Request). Its [`patterns`](pattern) refer to other keys, which
+//! The arguments are parsed into a [`Request`]. Its [`patterns`](pattern) refer to other keys, which
 //! no key specification names; such a request takes the global lock. The elements are copied from their collection,
 //! [sorted](order), and then returned or stored as a list.
 

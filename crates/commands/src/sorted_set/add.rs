@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use crate::context::{Context, Error, Handler};
 use crate::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spec};
 
-/// ZADD key [NX | XX] [GT | LT] [CH] [INCR] score member [score member ...]
+/// `ZADD key [NX | XX] [GT | LT] [CH] [INCR] score member [score member ...]`
 pub const ZADD: Command<Handler> = Command::new(
     Spec::new("zadd", -4)
         .flags(&[Flags::WRITE, Flags::DENYOOM, Flags::FAST])

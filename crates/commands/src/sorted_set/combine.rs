@@ -14,7 +14,7 @@ use super::{integer, reply_element, reply_list, store_result};
 use crate::context::{Context, Error, Handler};
 use crate::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spec};
 
-/// ZUNION numkeys key [key ...] [WEIGHTS weight [WEIGHTS weight ...]] [AGGREGATE SUM | MIN | MAX] [WITHSCORES]
+/// `ZUNION numkeys key [key ...] [WEIGHTS weight [WEIGHTS weight ...]] [AGGREGATE SUM | MIN | MAX] [WITHSCORES]`
 pub const ZUNION: Command<Handler> = Command::new(
     Spec::new("zunion", -3)
         .flags(&[Flags::READONLY])
@@ -42,7 +42,7 @@ fn zunion(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     list(cx, args, "zunion", Operation::Union)
 }
 
-/// ZINTER numkeys key [key ...] [WEIGHTS weight [WEIGHTS weight ...]] [AGGREGATE SUM | MIN | MAX] [WITHSCORES]
+/// `ZINTER numkeys key [key ...] [WEIGHTS weight [WEIGHTS weight ...]] [AGGREGATE SUM | MIN | MAX] [WITHSCORES]`
 pub const ZINTER: Command<Handler> = Command::new(
     Spec::new("zinter", -3)
         .flags(&[Flags::READONLY])
@@ -70,7 +70,7 @@ fn zinter(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     list(cx, args, "zinter", Operation::Intersection)
 }
 
-/// ZDIFF numkeys key [key ...] [WITHSCORES]
+/// `ZDIFF numkeys key [key ...] [WITHSCORES]`
 pub const ZDIFF: Command<Handler> = Command::new(
     Spec::new("zdiff", -3)
         .flags(&[Flags::READONLY])

@@ -80,7 +80,7 @@ fn zmscore(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// ZRANK key member [WITHSCORE]
+/// `ZRANK key member [WITHSCORE]`
 pub const ZRANK: Command<Handler> = Command::new(
     Spec::new("zrank", -3)
         .flags(&[Flags::READONLY, Flags::FAST])
@@ -101,7 +101,7 @@ fn zrank(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     rank(cx, args, "zrank", |rank, _| rank)
 }
 
-/// ZREVRANK key member [WITHSCORE]
+/// `ZREVRANK key member [WITHSCORE]`
 pub const ZREVRANK: Command<Handler> = Command::new(
     Spec::new("zrevrank", -3)
         .flags(&[Flags::READONLY, Flags::FAST])
@@ -200,7 +200,7 @@ fn count(cx: &mut Context<'_>, args: Args<'_>, cuts: &Range<Cut<'_>>) -> Result<
     Ok(())
 }
 
-/// ZSCAN key cursor [MATCH pattern] [COUNT count] [NOSCORES]
+/// `ZSCAN key cursor [MATCH pattern] [COUNT count] [NOSCORES]`
 pub const ZSCAN: Command<Handler> = Command::new(
     Spec::new("zscan", -3)
         .flags(&[Flags::READONLY])

@@ -48,7 +48,7 @@ fn zpopmin(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     pop_from_one(cx, args, End::Min)
 }
 
-/// ZPOPMAX key [count]
+/// `ZPOPMAX key [count]`
 pub const ZPOPMAX: Command<Handler> =
     Command::new(pop_spec("zpopmax", "Takes the members with the highest scores out of a sorted set."), zpopmax);
 

@@ -10,7 +10,7 @@ use crate::context::{Context, Error, Handler};
 use crate::random;
 use crate::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spec};
 
-/// ZRANDMEMBER key [count [WITHSCORES]]
+/// `ZRANDMEMBER key [count [WITHSCORES]]`
 pub const ZRANDMEMBER: Command<Handler> = Command::new(
     Spec::new("zrandmember", -2)
         .flags(&[Flags::READONLY])

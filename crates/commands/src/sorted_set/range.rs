@@ -13,7 +13,7 @@ use super::{bounds, integer, ranks_between, reply_element, reply_list, store_res
 use crate::context::{Context, Error, Handler};
 use crate::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spec};
 
-/// ZRANGE key start stop [BYSCORE | BYLEX] [REV] [LIMIT offset count] [WITHSCORES]
+/// `ZRANGE key start stop [BYSCORE | BYLEX] [REV] [LIMIT offset count] [WITHSCORES]`
 pub const ZRANGE: Command<Handler> = Command::new(
     Spec::new("zrange", -4)
         .flags(&[Flags::READONLY])
@@ -47,7 +47,7 @@ fn zrange(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     list(cx, args, Form::default())
 }
 
-/// ZREVRANGE key start stop [WITHSCORES]
+/// `ZREVRANGE key start stop [WITHSCORES]`
 pub const ZREVRANGE: Command<Handler> = Command::new(
     Spec::new("zrevrange", -4)
         .flags(&[Flags::READONLY])
@@ -72,7 +72,7 @@ fn zrevrange(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     list(cx, args, Form { by: Some(By::Rank), reverse: Some(true) })
 }
 
-/// ZRANGEBYSCORE key min max [WITHSCORES] [LIMIT offset count]
+/// `ZRANGEBYSCORE key min max [WITHSCORES] [LIMIT offset count]`
 pub const ZRANGEBYSCORE: Command<Handler> = Command::new(
     Spec::new("zrangebyscore", -4)
         .flags(&[Flags::READONLY])
@@ -99,7 +99,7 @@ fn zrangebyscore(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     list(cx, args, Form { by: Some(By::Score), reverse: Some(false) })
 }
 
-/// ZREVRANGEBYSCORE key max min [WITHSCORES] [LIMIT offset count]
+/// `ZREVRANGEBYSCORE key max min [WITHSCORES] [LIMIT offset count]`
 pub const ZREVRANGEBYSCORE: Command<Handler> = Command::new(
     Spec::new("zrevrangebyscore", -4)
         .flags(&[Flags::READONLY])
@@ -176,7 +176,7 @@ fn zrevrangebylex(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     list(cx, args, Form { by: Some(By::Member), reverse: Some(true) })
 }
 
-/// ZRANGESTORE dst src min max [BYSCORE | BYLEX] [REV] [LIMIT offset count]
+/// `ZRANGESTORE dst src min max [BYSCORE | BYLEX] [REV] [LIMIT offset count]`
 pub const ZRANGESTORE: Command<Handler> = Command::new(
     Spec::new("zrangestore", -5)
         .flags(&[Flags::WRITE, Flags::DENYOOM])

@@ -1,8 +1,8 @@
 //! Streams: logs of entries, with consumer groups.
 //!
 //! [`add`] and [`trim`] change the entries of a stream, [`range`] and [`read`] return them, [`group`], [`pending`] and
-//! [`claim`] implement consumer groups, and [`info`] returns metadata. [`words`] parses the common arguments; [`write`]
-//! writes the common replies and propagated commands.
+//! [`claim`] implement consumer groups, and [`info`] returns metadata. [`words`] parses the common arguments;
+//! [`mod@write`] writes the common replies and propagated commands.
 //!
 //! The effect of group commands depends on the time and on the existing entries, so their results are propagated: each
 //! delivery and claim as an XCLAIM, and the progress of a group as an XGROUP SETID.

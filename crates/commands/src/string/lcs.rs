@@ -12,7 +12,7 @@ use kvick_store::IntBuf;
 use crate::context::{Context, Error, Handler};
 use crate::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spec};
 
-/// LCS key1 key2 [LEN] [IDX] [MINMATCHLEN min-match-len] [WITHMATCHLEN]
+/// `LCS key1 key2 [LEN] [IDX] [MINMATCHLEN min-match-len] [WITHMATCHLEN]`
 pub const LCS: Command<Handler> = Command::new(
     Spec::new("lcs", -3)
         .flags(&[Flags::READONLY])

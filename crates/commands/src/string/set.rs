@@ -12,8 +12,8 @@ use super::{equals, reply_string, store, string_in};
 use crate::context::{Context, Error, Handler};
 use crate::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeyPosition, KeyPositions, KeySpec, Spec};
 
-/// SET key value [NX | XX | IFEQ comparison-value] [GET]
-/// [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | KEEPTTL]
+/// `SET key value [NX | XX | IFEQ comparison-value] [GET] [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT
+/// unix-time-milliseconds | KEEPTTL]`
 pub const SET: Command<Handler> = Command::new(
     Spec::new("set", -3)
         .flags(&[Flags::WRITE, Flags::DENYOOM])

@@ -61,7 +61,7 @@ pub struct ClientInfo {
     pub connected_ms: i64,
     /// Selected database.
     pub db: AtomicUsize,
-    /// How many channels, patterns and shard channels it is subscribed to: see [`Kind`](crate::pubsub::Kind).
+    /// How many channels, patterns and shard channels it is subscribed to: see [`Kind`].
     pub subscriptions: [AtomicUsize; Kind::COUNT],
     /// Bytes allocated for input.
     pub input_memory: AtomicUsize,

@@ -1,5 +1,5 @@
 //! Commits with `appendfsync always`: makes the bytes written to the increment durable, through the
-//! [journal](super::journal) if one exists, otherwise by syncing the increment.
+//! [journal] if one exists, otherwise by syncing the increment.
 //!
 //! A journal is created when commits are frequent. It is closed when the sync policy changes or when it fails; by then
 //! the increments hold its content.

@@ -4,8 +4,8 @@
 //! and syncs it as `appendfsync` requires; workers never touch a file. They send [`Order`]s, and notify the thread when
 //! a turn has extended the log.
 //!
-//! - [`writer`]: the thread. [`gather`]: group commit. [`aof_dir`]: the directory and its manifest. [`load`]: replay of
-//!   the files.
+//! - [`writer`]: the thread. [`gather`]: group commit. [`aof_dir`]: the directory and its manifest. [`mod@load`]:
+//!   replay of the files.
 //! - [`commit`] and [`journal`]: how bytes become durable with `appendfsync always`.
 //! - [`rewrite`]: a new base from a [snapshot](crate::persistence::snapshots), which limits the size of the files. The
 //!   snapshot belongs to one offset of the log; later records go to a new increment.

@@ -299,7 +299,7 @@ impl<W: Write> Output<W> {
         }
     }
 
-    /// Entries that [`Form::append`] wrote.
+    /// Writes encoded entries.
     pub fn write(&mut self, entries: &[u8]) -> io::Result<()> {
         match self {
             Output::Dump(writer) => writer.captured(entries),

@@ -16,7 +16,7 @@ use kvick_rdb::{Checksum, ErrorKind, Event, Loaded, ReadOptions, ReadRecord, Rea
 use kvick_runtime::clock;
 use kvick_runtime::logging;
 use kvick_runtime::logging::LogLevel;
-use kvick_scripting::libraries::Join;
+use kvick_scripting::libraries::RestorePolicy;
 use kvick_store::global_lock::Participant;
 use kvick_store::log::{Batch, encode};
 use kvick_store::{Access, Counters, Db, Effects, Env, Key, Keyspace, Locked, Value};
@@ -458,11 +458,11 @@ impl<'a> Loader<'a> {
     /// Loads function libraries, in place of the present ones if these must be dropped.
     fn load_functions(&self, sources: &[Vec<u8>]) -> Result<(), LoadError> {
         let join = match self.how {
-            Reload { flush: true, .. } => Join::Flush,
-            Reload { merge: true, .. } => Join::Replace,
-            _ => Join::Append,
+            Reload { flush: true, .. } => RestorePolicy::Flush,
+            Reload { merge: true, .. } => RestorePolicy::Replace,
+            _ => RestorePolicy::Append,
         };
-        let joined = self.core.scripting.join_libraries(self.core, sources, join);
+        let joined = self.core.scripting.restore_libraries(self.core, sources, join);
         joined.map_err(|error| LoadError::Functions(error.0.into_owned()))
     }
 

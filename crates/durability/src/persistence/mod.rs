@@ -5,7 +5,8 @@
 //!   workers hand it the entries that they are about to change, and never write to a file. [`capture`]: what they hand
 //!   over.
 //! - [`background`]: BGSAVE, a snapshot that is written to a file.
-//! - [`file`]: the file itself: written under a temporary name, synced incrementally, renamed into place at the end.
+//! - [`mod@file`]: the file itself: written under a temporary name, synced incrementally, renamed into place at the
+//!   end.
 //! - [`schedule`]: save points.
 //! - [`load`]: reading a dump, at startup or for DEBUG RELOAD.
 //! - [`status`]: the state that these modules share, which INFO shows.

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_summary_has_the_serial_number_and_the_end() {
+    fn a_summary_has_the_serial_number_and_expiry() {
         let of = |serial: &[u8], year| {
             let certificate = der(|params| {
                 params.serial_number = Some(SerialNumber::from_slice(serial));
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn the_names_of_users_are_found() {
+    fn user_names_are_found() {
         let certificate = der(|params| {
             params.distinguished_name.push(DnType::OrganizationName, "an organization");
             params.distinguished_name.push(DnType::CommonName, "user\0other");

@@ -35,8 +35,8 @@ impl Files {
         if let Some(path) = &settings.ca_file {
             authorities.push(read(path, "Failed to configure CA certificate(s) file/directory")?);
         }
-        if let Some(folder) = &settings.ca_dir {
-            read_folder(folder, &mut authorities)?;
+        if let Some(dir) = &settings.ca_dir {
+            read_ca_dir(dir, &mut authorities)?;
         }
         Ok(Files {
             server: IdentityFiles::read(&settings.server)?,
@@ -87,7 +87,7 @@ impl IdentityFiles {
         let (path, bytes) = &self.key;
         let key = match encrypted_key(bytes) {
             Some(text) => decrypt(text, passphrase),
-            None if is_encrypted_in_the_old_way(bytes) => {
+            None if is_legacy_encrypted(bytes) => {
                 Err("it is encrypted in the old way: have `openssl pkcs8 -topk8` convert it to PKCS#8".into())
             }
             None => PrivateKeyDer::from_pem_slice(bytes).map_err(|error| error.to_string()),
@@ -112,7 +112,7 @@ fn encrypted_key(bytes: &[u8]) -> Option<&str> {
 }
 
 /// Whether a PEM header marks the key as encrypted in the format before PKCS#8.
-fn is_encrypted_in_the_old_way(bytes: &[u8]) -> bool {
+fn is_legacy_encrypted(bytes: &[u8]) -> bool {
     const HEADER: &[u8] = b"Proc-Type: 4,ENCRYPTED";
     bytes.windows(HEADER.len()).any(|window| window == HEADER)
 }
@@ -138,12 +138,11 @@ fn failed(what: &str, path: &Path, reason: &str) -> TlsError {
 
 /// Reads the files of a directory prepared by `openssl rehash` or `c_rehash`: those named by eight hexadecimal digits,
 /// a dot and a number. OpenSSL ignores others too.
-fn read_folder(folder: &Path, found: &mut Vec<(PathBuf, Vec<u8>)>) -> Result<(), TlsError> {
-    let unreadable = |error: std::io::Error| {
-        failed("Failed to configure CA certificate(s) file/directory", folder, &error.to_string())
-    };
+fn read_ca_dir(dir: &Path, found: &mut Vec<(PathBuf, Vec<u8>)>) -> Result<(), TlsError> {
+    let unreadable =
+        |error: std::io::Error| failed("Failed to configure CA certificate(s) file/directory", dir, &error.to_string());
     let mut paths = Vec::new();
-    for entry in std::fs::read_dir(folder).map_err(unreadable)? {
+    for entry in std::fs::read_dir(dir).map_err(unreadable)? {
         let entry = entry.map_err(unreadable)?;
         if is_hash(entry.file_name().as_encoded_bytes()) && entry.path().is_file() {
             paths.push(entry.path());
@@ -190,16 +189,16 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_read_as_openssl_reads_it() {
-        let folder = tempfile::tempdir().expect("a folder");
+    fn a_directory_is_read_like_openssl_reads_it() {
+        let dir = tempfile::tempdir().expect("a folder");
         for name in ["0123abCD.0", "fedcba98.10", "0123abcd.r0", "0123abcd.", "ca.crt", "x123abcd.0"] {
-            std::fs::write(folder.path().join(name), name).expect("a file");
+            std::fs::write(dir.path().join(name), name).expect("a file");
         }
-        std::fs::create_dir(folder.path().join("00000000.0")).expect("a folder");
+        std::fs::create_dir(dir.path().join("00000000.0")).expect("a folder");
         let mut found = Vec::new();
-        read_folder(folder.path(), &mut found).expect("a folder");
+        read_ca_dir(dir.path(), &mut found).expect("a folder");
         let contents: Vec<&[u8]> = found.iter().map(|(_, bytes)| bytes.as_slice()).collect();
         assert_eq!(contents, [&b"0123abCD.0"[..], b"fedcba98.10"]);
-        assert!(read_folder(&folder.path().join("nothing"), &mut found).is_err());
+        assert!(read_ca_dir(&dir.path().join("nothing"), &mut found).is_err());
     }
 }

@@ -36,7 +36,7 @@ pub struct Materials {
 }
 
 /// An assembled identity.
-struct Shown {
+struct AssembledIdentity {
     key: Arc<SingleCertAndKey>,
     summary: Option<Summary>,
 }
@@ -51,7 +51,7 @@ impl Materials {
     /// Makes the materials from files already read.
     pub fn of(settings: Settings, files: &Files) -> Result<Self, TlsError> {
         let has_authorities = settings.ca_file.is_some() || settings.ca_dir.is_some();
-        if (settings.auth_clients != TlsAuthClients::No || settings.connects) && !has_authorities {
+        if (settings.auth_clients != TlsAuthClients::No || settings.has_outgoing) && !has_authorities {
             return Err(TlsError::new(
                 "Either tls-ca-cert-file or tls-ca-cert-dir must be specified when tls-cluster, tls-replication or \
                  tls-auth-clients are enabled!",
@@ -60,8 +60,8 @@ impl Materials {
         let versions = suites::versions(&settings)?;
         let provider = Arc::new(suites::provider(&settings)?);
         let (roots, authorities) = trusted(files);
-        let server = shown(&provider, &files.server, &settings.server)?;
-        let client = files.client.as_ref().map(|files| shown(&provider, files, &settings.client)).transpose()?;
+        let server = assemble(&provider, &files.server, &settings.server)?;
+        let client = files.client.as_ref().map(|files| assemble(&provider, files, &settings.client)).transpose()?;
         let client_key = client.as_ref().map_or(&server, |own| own).key.clone();
         Ok(Materials {
             acceptor: Arc::new(acceptor(&settings, &provider, &versions, &roots, server.key)?),
@@ -85,7 +85,11 @@ fn trusted(files: &Files) -> (Arc<RootCertStore>, Option<Summary>) {
     (Arc::new(roots), summary)
 }
 
-fn shown(provider: &CryptoProvider, files: &IdentityFiles, identity: &Identity) -> Result<Shown, TlsError> {
+fn assemble(
+    provider: &CryptoProvider,
+    files: &IdentityFiles,
+    identity: &Identity,
+) -> Result<AssembledIdentity, TlsError> {
     let failed =
         |error: Error| TlsError::new(format!("Failed to load private key: {}: {error}", files.key_path().display()));
     let chain = files.chain()?;
@@ -96,7 +100,7 @@ fn shown(provider: &CryptoProvider, files: &IdentityFiles, identity: &Identity) 
     if let Err(error @ Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) = key.keys_match() {
         return Err(failed(error));
     }
-    Ok(Shown { key: Arc::new(key.into()), summary })
+    Ok(AssembledIdentity { key: Arc::new(key.into()), summary })
 }
 
 fn acceptor(

@@ -43,7 +43,7 @@ pub struct Tls {
     changing: Mutex<()>,
     started: Instant,
     /// Milliseconds after `started` of the last check of the files.
-    looked_ms: AtomicU64,
+    checked_ms: AtomicU64,
     /// Whether a thread is checking the files.
     reloading: AtomicBool,
 }
@@ -54,7 +54,7 @@ impl Default for Tls {
             materials: RwLock::default(),
             changing: Mutex::default(),
             started: Instant::now(),
-            looked_ms: AtomicU64::new(0),
+            checked_ms: AtomicU64::new(0),
             reloading: AtomicBool::new(false),
         }
     }
@@ -71,9 +71,9 @@ impl Tls {
             return Ok(());
         }
         kvick_runtime::logging::debug(format_args!("Configuring TLS"));
-        let made = Materials::make(settings);
-        self.note_look();
-        let materials = made.inspect_err(|error| kvick_runtime::logging::warning(format_args!("{error}")))?;
+        let result = Materials::make(settings);
+        self.note_check();
+        let materials = result.inspect_err(|error| kvick_runtime::logging::warning(format_args!("{error}")))?;
         *self.materials.write() = Some(Arc::new(materials));
         Ok(())
     }
@@ -83,7 +83,7 @@ impl Tls {
         self.materials.read().clone()
     }
 
-    fn note_look(&self) {
-        self.looked_ms.store(self.started.elapsed().as_millis() as u64, Ordering::Relaxed);
+    fn note_check(&self) {
+        self.checked_ms.store(self.started.elapsed().as_millis() as u64, Ordering::Relaxed);
     }
 }

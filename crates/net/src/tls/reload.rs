@@ -15,8 +15,8 @@ impl Tls {
     /// Starts a check of the files if one is due.
     pub fn reload_if_due(&'static self, values: &Values) {
         let interval = Duration::from_secs(values.read(TLS_AUTO_RELOAD_INTERVAL).into());
-        let looked = Duration::from_millis(self.looked_ms.load(Ordering::Relaxed));
-        if interval.is_zero() || self.started.elapsed().saturating_sub(looked) < interval {
+        let checked = Duration::from_millis(self.checked_ms.load(Ordering::Relaxed));
+        if interval.is_zero() || self.started.elapsed().saturating_sub(checked) < interval {
             return;
         }
         if self.materials().is_none() || self.reloading.swap(true, Ordering::Relaxed) {
@@ -29,7 +29,7 @@ impl Tls {
                 logging::warning(format_args!("{error}"));
                 logging::warning(format_args!("Background TLS reload failed"));
             }
-            self.note_look();
+            self.note_check();
             self.reloading.store(false, Ordering::Relaxed);
         });
         if spawned.is_err() {
@@ -48,8 +48,8 @@ impl Tls {
             return Ok(());
         }
         logging::notice(format_args!("TLS materials changed, reloading in background"));
-        let fresh = Materials::of(present.settings.clone(), &files)?;
-        *self.materials.write() = Some(Arc::new(fresh));
+        let reloaded = Materials::of(present.settings.clone(), &files)?;
+        *self.materials.write() = Some(Arc::new(reloaded));
         logging::notice(format_args!("TLS materials reloaded successfully"));
         Ok(())
     }

@@ -13,11 +13,11 @@ use std::time::Instant;
 /// See the module's documentation.
 pub struct Sessions {
     limits: SessionLimits,
-    kept: Mutex<Kept>,
+    cache: Mutex<Cache>,
 }
 
 #[derive(Default)]
-struct Kept {
+struct Cache {
     by_id: HashMap<Vec<u8>, Session>,
     /// Session IDs by age, the oldest first.
     by_age: BTreeMap<u64, Vec<u8>>,
@@ -30,7 +30,7 @@ struct Session {
     value: Vec<u8>,
 }
 
-impl Kept {
+impl Cache {
     fn remove(&mut self, id: &[u8]) -> Option<Session> {
         let session = self.by_id.remove(id)?;
         self.by_age.remove(&session.number);
@@ -49,7 +49,7 @@ impl Kept {
 impl Sessions {
     /// An empty cache.
     pub fn new(limits: SessionLimits) -> Self {
-        Sessions { limits, kept: Mutex::default() }
+        Sessions { limits, cache: Mutex::default() }
     }
 
     fn is_current(&self, session: &Session) -> bool {
@@ -59,25 +59,25 @@ impl Sessions {
 
 impl StoresServerSessions for Sessions {
     fn put(&self, id: Vec<u8>, value: Vec<u8>) -> bool {
-        let mut kept = self.kept.lock();
-        kept.remove(&id);
+        let mut cache = self.cache.lock();
+        cache.remove(&id);
         let is_due =
-            |kept: &Kept, oldest: &Session| kept.by_id.len() >= self.limits.count_max || !self.is_current(oldest);
-        while kept.remove_oldest_if(is_due) {}
-        let number = kept.next_number;
-        kept.next_number += 1;
-        kept.by_age.insert(number, id.clone());
-        kept.by_id.insert(id, Session { number, since: Instant::now(), value });
+            |cache: &Cache, oldest: &Session| cache.by_id.len() >= self.limits.count_max || !self.is_current(oldest);
+        while cache.remove_oldest_if(is_due) {}
+        let number = cache.next_number;
+        cache.next_number += 1;
+        cache.by_age.insert(number, id.clone());
+        cache.by_id.insert(id, Session { number, since: Instant::now(), value });
         true
     }
 
     fn get(&self, id: &[u8]) -> Option<Vec<u8>> {
-        let kept = self.kept.lock();
-        kept.by_id.get(id).filter(|session| self.is_current(session)).map(|session| session.value.clone())
+        let cache = self.cache.lock();
+        cache.by_id.get(id).filter(|session| self.is_current(session)).map(|session| session.value.clone())
     }
 
     fn take(&self, id: &[u8]) -> Option<Vec<u8>> {
-        let session = self.kept.lock().remove(id)?;
+        let session = self.cache.lock().remove(id)?;
         self.is_current(&session).then_some(session.value)
     }
 
@@ -104,7 +104,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(300);
 
     #[test]
-    fn the_oldest_session_makes_room_for_the_newest() {
+    fn a_full_cache_drops_its_oldest_session() {
         let sessions = sessions(2, LONG);
         for id in [b"a", b"b", b"a", b"c"] {
             sessions.put(id.to_vec(), b"value".to_vec());
@@ -114,17 +114,17 @@ mod tests {
         assert_eq!(sessions.take(b"a"), Some(b"value".to_vec()));
         assert_eq!(sessions.take(b"a"), None);
         assert_eq!(sessions.get(b"c"), Some(b"value".to_vec()));
-        let kept = sessions.kept.lock();
-        assert_eq!((kept.by_id.len(), kept.by_age.len()), (1, 1));
+        let cache = sessions.cache.lock();
+        assert_eq!((cache.by_id.len(), cache.by_age.len()), (1, 1));
     }
 
     #[test]
-    fn a_session_ends_with_its_lifetime() {
+    fn sessions_expire() {
         let sessions = sessions(usize::MAX, Duration::ZERO);
         sessions.put(b"a".to_vec(), b"value".to_vec());
         assert_eq!(sessions.get(b"a"), None);
         sessions.put(b"b".to_vec(), b"value".to_vec());
-        assert_eq!(sessions.kept.lock().by_id.len(), 1, "the first went when the second came");
+        assert_eq!(sessions.cache.lock().by_id.len(), 1, "the first went when the second came");
         assert_eq!(sessions.take(b"b"), None);
     }
 }

@@ -13,7 +13,7 @@ pub struct Settings {
     /// Whether a port, or a kind of outgoing connection, uses TLS.
     pub is_wanted: bool,
     /// Whether outgoing connections use TLS.
-    pub connects: bool,
+    pub has_outgoing: bool,
     /// The server's identity towards clients.
     pub server: Identity,
     /// The server's identity as a client: `server` unless `tls-client-cert-file` and `-key-file` are set.
@@ -73,15 +73,15 @@ impl Settings {
             passphrase: values.read(tls::TLS_CLIENT_KEY_FILE_PASS),
         };
         let has_client_identity = client.certificates.is_some() && client.key.is_some();
-        let connects = values.read(tls::TLS_REPLICATION) || values.read(tls::TLS_CLUSTER);
+        let has_outgoing = values.read(tls::TLS_REPLICATION) || values.read(tls::TLS_CLUSTER);
         let count_max = match values.read(tls::TLS_SESSION_CACHE_SIZE) {
             0 => usize::MAX,
             size => size as usize,
         };
         let lifetime = Duration::from_secs(values.read(tls::TLS_SESSION_CACHE_TIMEOUT).into());
         Settings {
-            is_wanted: values.read(tls::TLS_PORT) != 0 || connects,
-            connects,
+            is_wanted: values.read(tls::TLS_PORT) != 0 || has_outgoing,
+            has_outgoing,
             client: if has_client_identity { client } else { server.clone() },
             server,
             has_client_identity,

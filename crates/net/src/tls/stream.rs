@@ -37,16 +37,16 @@ const READ_MAX: usize = 4 * READ_MIN;
 /// Maximum plain text that is encrypted before it is written.
 const CHUNK: usize = 4 * RECORD;
 /// Shorter slices are combined before they are encrypted.
-const GATHERED: usize = 4 * 1024;
+const COMBINE_BELOW: usize = 4 * 1024;
 /// Limit of an incomplete handshake message: certificates have some thousand bytes.
 const HANDSHAKE_MAX: usize = 48 * 1024;
 
 /// DEBUG FORCE-TLS-WRITE-ERROR: whether sockets are treated as if they accepted no bytes.
-static CLOGGED: AtomicBool = AtomicBool::new(false);
+static FAIL_WRITES: AtomicBool = AtomicBool::new(false);
 
 /// Makes all TLS connections behave as if their sockets accepted no bytes, or ends that.
-pub fn clog(on: bool) {
-    CLOGGED.store(on, Ordering::Relaxed);
+pub fn fail_writes(on: bool) {
+    FAIL_WRITES.store(on, Ordering::Relaxed);
 }
 
 /// Buffers that all connections of a thread share.
@@ -143,7 +143,7 @@ impl Stream {
     }
 
     /// Ciphertext that waits for the socket, in bytes.
-    pub fn held_output(&self) -> usize {
+    pub fn pending_output(&self) -> usize {
         self.outgoing.len() - self.sent
     }
 
@@ -226,7 +226,7 @@ impl Stream {
             surplus.extend_from_slice(&bytes[n..]);
         });
         self.plain = surplus;
-        if self.held_output() > 0 {
+        if self.pending_output() > 0 {
             // An answer to a key update. The next write sends the rest.
             let _ = self.flush();
         }
@@ -245,14 +245,14 @@ impl Stream {
             return Err(io::ErrorKind::InvalidData.into());
         }
         SCRATCH.with_borrow_mut(|scratch| {
-            let held = self.incoming.len();
-            let end = held + max.saturating_sub(held).max(READ_MIN);
+            let buffered = self.incoming.len();
+            let end = buffered + max.saturating_sub(buffered).max(READ_MIN);
             if scratch.cipher.len() < end {
                 scratch.cipher.resize(end, 0);
             }
             let buffer = &mut scratch.cipher[..end];
-            buffer[..held].copy_from_slice(&self.incoming);
-            let received = match self.socket.read(&mut buffer[held..]) {
+            buffer[..buffered].copy_from_slice(&self.incoming);
+            let received = match self.socket.read(&mut buffer[buffered..]) {
                 Ok(0) => {
                     self.ended = true;
                     0
@@ -265,14 +265,14 @@ impl Stream {
                 }
                 Err(error) => return Err(error),
             };
-            self.more = held + received == end;
+            self.more = buffered + received == end;
             if received == 0 {
                 return Ok(());
             }
-            let filled = &mut buffer[..held + received];
+            let filled = &mut buffer[..buffered + received];
             let (done, result) = process(&mut self.tls, filled, &mut self.outgoing, sink);
             let rest = &filled[done..];
-            if rest.len() != held || done > 0 {
+            if rest.len() != buffered || done > 0 {
                 self.incoming = rest.to_vec();
             }
             match result {
@@ -301,21 +301,21 @@ impl Stream {
         if self.broken {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
-        if CLOGGED.load(Ordering::Relaxed) {
+        if FAIL_WRITES.load(Ordering::Relaxed) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        let mut stretches = Stretches::new(slices);
+        let mut reader = SliceReader::new(slices);
         let mut written = 0;
         SCRATCH.with_borrow_mut(|Scratch { cipher, plain }| {
             loop {
-                let taken = self.encrypt(&mut stretches, plain, cipher)?;
-                if taken.plain == 0 {
+                let consumed = self.encrypt(&mut reader, plain, cipher)?;
+                if consumed.plain == 0 {
                     return Ok(written);
                 }
-                written += taken.plain;
-                let sent = self.send(&cipher[..taken.cipher])?;
-                if sent < taken.cipher {
-                    self.outgoing = cipher[sent..taken.cipher].to_vec();
+                written += consumed.plain;
+                let sent = self.send(&cipher[..consumed.cipher])?;
+                if sent < consumed.cipher {
+                    self.outgoing = cipher[sent..consumed.cipher].to_vec();
                     self.sent = 0;
                     return Ok(written);
                 }
@@ -326,7 +326,7 @@ impl Stream {
     /// Encrypts the next slices, at most [`CHUNK`] bytes, into `cipher`.
     fn encrypt(
         &mut self,
-        stretches: &mut Stretches<'_, '_>,
+        reader: &mut SliceReader<'_, '_>,
         plain: &mut Vec<u8>,
         cipher: &mut Vec<u8>,
     ) -> io::Result<Encrypted> {
@@ -342,7 +342,7 @@ impl Stream {
             _ => return Err(io::ErrorKind::BrokenPipe.into()),
         };
         while done.plain < CHUNK {
-            let bytes = stretches.next(CHUNK - done.plain, plain);
+            let bytes = reader.next(CHUNK - done.plain, plain);
             if bytes.is_empty() {
                 break;
             }
@@ -354,7 +354,7 @@ impl Stream {
 
     /// Sends waiting ciphertext. A `WouldBlock` error means that some is left.
     pub fn flush(&mut self) -> io::Result<()> {
-        while self.held_output() > 0 {
+        while self.pending_output() > 0 {
             let outgoing = std::mem::take(&mut self.outgoing);
             let sent = self.send(&outgoing[self.sent..]);
             self.outgoing = outgoing;
@@ -380,12 +380,12 @@ impl Stream {
     }
 
     /// Sends nothing more: another process owns the connection.
-    pub fn let_go(&mut self) {
+    pub fn abandon(&mut self) {
         self.broken = true;
     }
 
     /// Sends a close alert, if the socket accepts it.
-    pub fn say_goodbye(&mut self) {
+    pub fn send_close_notify(&mut self) {
         if self.handshaking || self.broken || self.flush().is_err() {
             return;
         }
@@ -402,8 +402,8 @@ impl Stream {
 
 /// Whether a handshake failed because its first bytes were not TLS.
 pub fn is_plain_text(error: &io::Error) -> bool {
-    let told = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
-    matches!(told, Some(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType)))
+    let cause = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    matches!(cause, Some(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType)))
 }
 
 /// The numbers of encrypted bytes: of plain text, and of ciphertext.
@@ -478,51 +478,51 @@ fn encrypt(
 }
 
 /// Slices of plain text, split and combined into pieces suitable for records.
-struct Stretches<'s, 'b> {
+struct SliceReader<'s, 'b> {
     slices: &'s [IoSlice<'b>],
     /// Bytes already taken from the first slice.
-    taken: usize,
+    consumed: usize,
 }
 
-impl<'s, 'b> Stretches<'s, 'b> {
+impl<'s, 'b> SliceReader<'s, 'b> {
     fn new(slices: &'s [IoSlice<'b>]) -> Self {
-        Stretches { slices, taken: 0 }
+        SliceReader { slices, consumed: 0 }
     }
 
-    /// The next bytes, at most `max`: of one slice, or of several short ones that are copied to `gathered`. Empty at
+    /// The next bytes, at most `max`: of one slice, or of several short ones that are copied to `combined`. Empty at
     /// the end.
-    fn next<'g>(&mut self, max: usize, gathered: &'g mut Vec<u8>) -> &'g [u8]
+    fn next<'g>(&mut self, max: usize, combined: &'g mut Vec<u8>) -> &'g [u8]
     where
         's: 'g,
     {
         while let [first, rest @ ..] = self.slices
-            && self.taken == first.len()
+            && self.consumed == first.len()
         {
-            (self.slices, self.taken) = (rest, 0);
+            (self.slices, self.consumed) = (rest, 0);
         }
         let Some((first, rest)) = self.slices.split_first() else { return &[] };
-        let left = &first[self.taken..];
-        if left.len() >= GATHERED || rest.is_empty() {
+        let left = &first[self.consumed..];
+        if left.len() >= COMBINE_BELOW || rest.is_empty() {
             let n = left.len().min(max);
-            self.taken += n;
+            self.consumed += n;
             return &left[..n];
         }
-        gathered.clear();
+        combined.clear();
         let max = max.min(RECORD);
         while let Some((first, rest)) = self.slices.split_first()
-            && gathered.len() < max
-            && first.len() - self.taken < GATHERED
+            && combined.len() < max
+            && first.len() - self.consumed < COMBINE_BELOW
         {
-            let left = &first[self.taken..];
-            let n = left.len().min(max - gathered.len());
-            gathered.extend_from_slice(&left[..n]);
-            self.taken += n;
-            if self.taken < first.len() {
+            let left = &first[self.consumed..];
+            let n = left.len().min(max - combined.len());
+            combined.extend_from_slice(&left[..n]);
+            self.consumed += n;
+            if self.consumed < first.len() {
                 break;
             }
-            (self.slices, self.taken) = (rest, 0);
+            (self.slices, self.consumed) = (rest, 0);
         }
-        gathered
+        combined
     }
 }
 
@@ -531,21 +531,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn short_stretches_are_put_together_and_long_ones_are_not_copied() {
+    fn short_slices_are_joined_and_long_ones_are_not_copied() {
         let bytes: Vec<u8> = (0..70_000u32).map(|n| (n % 251) as u8).collect();
-        let lengths = [0, 10, 0, 4_000, GATHERED - 1, GATHERED, 20_000, 1, 2, 30_000, 3];
+        let lengths = [0, 10, 0, 4_000, COMBINE_BELOW - 1, COMBINE_BELOW, 20_000, 1, 2, 30_000, 3];
         let (mut rest, mut slices) = (bytes.as_slice(), Vec::new());
         for length in lengths {
             let (slice, more) = rest.split_at(length.min(rest.len()));
             slices.push(IoSlice::new(slice));
             rest = more;
         }
-        let whole = bytes.len() - rest.len();
+        let complete = bytes.len() - rest.len();
         for max in [1, 100, 5_000, CHUNK] {
-            let mut stretches = Stretches::new(&slices);
-            let (mut got, mut pieces, mut gathered) = (Vec::new(), 0, Vec::new());
+            let mut reader = SliceReader::new(&slices);
+            let (mut got, mut pieces, mut combined) = (Vec::new(), 0, Vec::new());
             loop {
-                let piece = stretches.next(max, &mut gathered);
+                let piece = reader.next(max, &mut combined);
                 if piece.is_empty() {
                     break;
                 }
@@ -553,7 +553,7 @@ mod tests {
                 got.extend_from_slice(piece);
                 pieces += 1;
             }
-            assert!(got == bytes[..whole], "in pieces of {max}");
+            assert!(got == bytes[..complete], "in pieces of {max}");
             if max == CHUNK {
                 // The first three short ones, two long ones, two short ones, a long one, and the last.
                 assert_eq!(pieces, 6);

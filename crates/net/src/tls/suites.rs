@@ -88,7 +88,7 @@ pub fn versions(settings: &Settings) -> Result<Vec<&'static SupportedProtocolVer
     for word in list.split(' ') {
         match word.to_ascii_lowercase().as_str() {
             "tlsv1" | "tlsv1.1" => kvick_runtime::logging::warning(format_args!(
-                "{word} of tls-protocols is left out: there is no TLS before 1.2 in this server."
+                "Ignoring '{word}' in tls-protocols: Kvick supports only TLSv1.2 and TLSv1.3."
             )),
             "tlsv1.2" => versions.push(&version::TLS12),
             "tlsv1.3" => versions.push(&version::TLS13),
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn names_choose_in_their_order_and_what_is_unknown_is_passed_over() {
+    fn names_set_the_order_and_unknown_ones_are_ignored() {
         let list = "AES128-SHA256:ECDHE-RSA-AES128-GCM-SHA256:TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384:NONSENSE";
         assert_eq!(chosen(list), ["ECDHE-RSA-AES128-GCM-SHA256", "ECDHE-RSA-AES256-GCM-SHA384"]);
         for nothing in ["AES128-SHA256", "NONSENSE", "-ALL", "ALL:-ALL", "!ALL:ALL", "RSA", "+ALL"] {

@@ -52,7 +52,7 @@ pub fn run(request: &Request, answers: &mut dyn BufRead, out: &mut dyn Write) ->
     let done = match starts_like_manifest(&request.path) {
         Ok(true) => check.parts(&request.path),
         Ok(false) => check.single(&request.path),
-        Err(error) => Err(Stop::said(format!("Cannot open file {}: {error}", request.path.display()))),
+        Err(error) => Err(Stop::new(format!("Cannot open file {}: {error}", request.path.display()))),
     };
     match done {
         Ok(()) => Ok(true),
@@ -73,7 +73,7 @@ enum Stop {
 }
 
 impl Stop {
-    fn said(text: String) -> Self {
+    fn new(text: String) -> Self {
         Stop::Said(text)
     }
 }
@@ -112,11 +112,11 @@ impl Check<'_> {
     fn parts(&mut self, path: &Path) -> Result<(), Stop> {
         writeln!(self.out, "Start checking Multi Part AOF")?;
         let bytes = std::fs::read(path)?;
-        let manifest = Manifest::parse(&bytes).map_err(|error| Stop::said(error.to_string()))?;
-        let folder = path.parent().unwrap_or(Path::new(""));
+        let manifest = Manifest::parse(&bytes).map_err(|error| Stop::new(error.to_string()))?;
+        let dir = path.parent().unwrap_or(Path::new(""));
         let count = manifest.parts().count();
         for (index, (kind, part)) in manifest.parts().enumerate() {
-            let path = folder.join(OsStr::from_bytes(&part.name));
+            let path = dir.join(OsStr::from_bytes(&part.name));
             let has_dump = kind == PartKind::Base && begins_with_dump(&path)?;
             let name = String::from_utf8_lossy(&part.name).into_owned();
             let what = match kind {
@@ -146,7 +146,7 @@ impl Check<'_> {
 
     fn file(&mut self, what: &str, target: &Target<'_>) -> Result<(), Stop> {
         let name = &target.name;
-        match self.examine(target)? {
+        match self.check_file_of(target)? {
             Verdict::Valid => writeln!(self.out, "{what} {name} is valid")?,
             Verdict::Empty => writeln!(self.out, "{what} {name} is empty")?,
             Verdict::Truncated => writeln!(self.out, "Successfully truncated AOF {name}")?,
@@ -158,22 +158,22 @@ impl Check<'_> {
         Ok(())
     }
 
-    fn examine(&mut self, target: &Target<'_>) -> Result<Verdict, Stop> {
+    fn check_file_of(&mut self, target: &Target<'_>) -> Result<Verdict, Stop> {
         let Target { name, path, .. } = target;
         let mut file = OpenOptions::new()
             .read(true)
             .write(self.task != Task::Check)
             .open(path)
-            .map_err(|error| Stop::said(format!("Cannot open file {}: {error}, aborting...", path.display())))?;
+            .map_err(|error| Stop::new(format!("Cannot open file {}: {error}, aborting...", path.display())))?;
         let size = file.metadata()?.len();
         if size == 0 {
             return Ok(Verdict::Empty);
         }
         let start = if target.has_dump { self.dump(path)? } else { 0 };
         file.seek(SeekFrom::Start(start))?;
-        let sound = self.commands(&file, target, start)?;
-        let Sound { end, line } = match sound {
-            Ok(sound) => sound,
+        let valid = self.commands(&file, target, start)?;
+        let ValidPrefix { end, line } = match valid {
+            Ok(valid) => valid,
             Err(verdict) => return Ok(verdict),
         };
         let excess = size - end;
@@ -190,10 +190,10 @@ impl Check<'_> {
         match self.task {
             _ if excess == 0 => Ok(Verdict::Valid),
             Task::Fix if !target.is_last => {
-                Err(Stop::said(format!("Failed to truncate AOF {name} because it is not the last file")))
+                Err(Stop::new(format!("Failed to truncate AOF {name} because it is not the last file")))
             }
             Task::Fix => self.fix(&file, name, size, end),
-            _ => Err(Stop::said(format!("AOF {name} is not valid. Use the --fix option to try fixing it."))),
+            _ => Err(Stop::new(format!("AOF {name} is not valid. Use the --fix option to try fixing it."))),
         }
     }
 
@@ -201,21 +201,21 @@ impl Check<'_> {
     fn dump(&mut self, path: &Path) -> Result<u64, Stop> {
         let options = CheckOptions { path: path.into(), ..CheckOptions::default() };
         let end = check_dump(&options, self.out)?;
-        let end = end.ok_or_else(|| Stop::said("RDB preamble of AOF file is not sane, aborting.".into()))?;
+        let end = end.ok_or_else(|| Stop::new("RDB preamble of AOF file is not sane, aborting.".into()))?;
         writeln!(self.out, "RDB preamble is OK, proceeding with AOF tail...")?;
         Ok(end)
     }
 
     /// Reads commands up to the first error or the first that is too late, and truncates the file there.
-    fn commands(&mut self, file: &File, target: &Target<'_>, start: u64) -> Result<Result<Sound, Verdict>, Stop> {
+    fn commands(&mut self, file: &File, target: &Target<'_>, start: u64) -> Result<Result<ValidPrefix, Verdict>, Stop> {
         let mut reader = Reader::new(file, start);
-        let mut sound = Sound { end: start, line: 1 };
+        let mut valid = ValidPrefix { end: start, line: 1 };
         let mut in_transaction = false;
         loop {
             let begin = reader.offset();
             let error = match reader.next_item() {
                 Ok(None) if in_transaction => "Reached EOF before reading EXEC for MULTI".to_string(),
-                Ok(None) => return Ok(Ok(Sound { end: begin, ..sound })),
+                Ok(None) => return Ok(Ok(ValidPrefix { end: begin, ..valid })),
                 Ok(Some(Item::Request(args))) => {
                     let is = |name: &[u8]| args.get(0).is_some_and(|word| word.eq_ignore_ascii_case(name));
                     match (is(b"multi"), is(b"exec")) {
@@ -223,9 +223,9 @@ impl Check<'_> {
                         (_, true) if !in_transaction => format!("Unexpected EXEC in AOF {}", target.name),
                         (begins, ends) => {
                             in_transaction = begins || (in_transaction && !ends);
-                            sound.line = reader.line();
+                            valid.line = reader.line();
                             if !in_transaction {
-                                sound.end = reader.offset();
+                                valid.end = reader.offset();
                             }
                             continue;
                         }
@@ -244,7 +244,7 @@ impl Check<'_> {
                 }
             };
             writeln!(self.out, "{error}")?;
-            return Ok(Ok(Sound { line: reader.line(), ..sound }));
+            return Ok(Ok(ValidPrefix { line: reader.line(), ..valid }));
         }
     }
 
@@ -256,16 +256,16 @@ impl Check<'_> {
         let mut answer = String::new();
         self.answers.read_line(&mut answer)?;
         if !answer.starts_with(['y', 'Y']) {
-            return Err(Stop::said("Aborting...".into()));
+            return Err(Stop::new("Aborting...".into()));
         }
-        file.set_len(end).map_err(|error| Stop::said(format!("Failed to truncate AOF {name}: {error}")))?;
+        file.set_len(end).map_err(|error| Stop::new(format!("Failed to truncate AOF {name}: {error}")))?;
         Ok(Verdict::Truncated)
     }
 }
 
 /// The valid part of a file.
 #[derive(Clone, Copy)]
-struct Sound {
+struct ValidPrefix {
     /// The offset at which it ends.
     end: u64,
     /// The line at which it ends.
@@ -275,16 +275,16 @@ struct Sound {
 fn cut_at(file: &File, target: &Target<'_>, end: u64, time: i64) -> Result<Verdict, Stop> {
     let name = &target.name;
     if end == 0 {
-        return Err(Stop::said(format!("AOF {name} has nothing before timestamp {time}, aborting...")));
+        return Err(Stop::new(format!("AOF {name} has nothing before timestamp {time}, aborting...")));
     }
     if !target.is_last {
-        return Err(Stop::said(format!(
+        return Err(Stop::new(format!(
             "Failed to truncate AOF {name} to timestamp {time} to offset {end} because it is not the last file.\n\
              If that is what you want, delete the files behind it, take their lines out of the manifest, and try again."
         )));
     }
     file.set_len(end)
-        .map_err(|error| Stop::said(format!("Failed to truncate AOF {name} to timestamp {time}: {error}")))?;
+        .map_err(|error| Stop::new(format!("Failed to truncate AOF {name} to timestamp {time}: {error}")))?;
     Ok(Verdict::TruncatedToTime(time))
 }
 
@@ -302,7 +302,7 @@ fn starts_like_manifest(path: &Path) -> io::Result<bool> {
 
 /// Whether a file begins with the signature of a dump.
 fn begins_with_dump(path: &Path) -> Result<bool, Stop> {
-    let file = File::open(path).map_err(|error| Stop::said(format!("Cannot open file {}: {error}", path.display())))?;
+    let file = File::open(path).map_err(|error| Stop::new(format!("Cannot open file {}: {error}", path.display())))?;
     let mut signature = Vec::new();
     file.take(6).read_to_end(&mut signature)?;
     Ok(matches!(&signature[..], b"REDIS0" | b"VALKEY"))
@@ -315,52 +315,52 @@ mod tests {
     const SET: &str = "*3\r\n$3\r\nset\r\n$1\r\na\r\n$1\r\n1\r\n";
 
     fn check(task: Task, file: &str, answer: &str) -> (bool, String, String) {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.aof");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.aof");
         std::fs::write(&path, file).unwrap();
         let mut out = Vec::new();
-        let well = run(&Request { task, path: path.clone() }, &mut answer.as_bytes(), &mut out).unwrap();
-        (well, String::from_utf8(out).unwrap(), std::fs::read_to_string(path).unwrap())
+        let is_valid = run(&Request { task, path: path.clone() }, &mut answer.as_bytes(), &mut out).unwrap();
+        (is_valid, String::from_utf8(out).unwrap(), std::fs::read_to_string(path).unwrap())
     }
 
     #[test]
-    fn a_sound_file_is_valid_and_stays_as_it_is() {
+    fn a_valid_file_is_unchanged() {
         let file = format!("#TS:5\r\n{SET}*1\r\n$5\r\nMULTI\r\n{SET}*1\r\n$4\r\nEXEC\r\n");
         for task in [Task::Check, Task::Fix, Task::TruncateTo(5)] {
-            let (well, told, left) = check(task, &file, "");
-            assert!(well && told.contains("is valid") && left == file, "{told}");
+            let (is_valid, output, left) = check(task, &file, "");
+            assert!(is_valid && output.contains("is valid") && left == file, "{output}");
         }
     }
 
     #[test]
-    fn what_is_cut_off_or_damaged_at_the_end_can_be_cut_away() {
+    fn a_truncated_or_damaged_tail_can_be_truncated() {
         for rest in
             ["*3\r\n$3\r\nset\r\n$1", "!!!", "*1\r\n$5\r\nMULTI\r\n*1\r\n$4\r\nPING\r\n", "*1\r\n$4\r\nEXEC\r\n"]
         {
             let file = format!("{SET}{rest}");
-            let (well, told, left) = check(Task::Check, &file, "");
-            assert!(!well && told.contains("not valid") && left == file, "{told}");
-            assert!(told.contains(&format!("ok_up_to={}", SET.len())), "{told}");
-            let (well, told, left) = check(Task::Fix, &file, "n\n");
-            assert!(!well && told.contains("Aborting") && left == file, "{told}");
-            let (well, told, left) = check(Task::Fix, &file, "y\n");
-            assert!(well && told.contains("Successfully truncated") && left == SET, "{told}");
+            let (is_valid, output, left) = check(Task::Check, &file, "");
+            assert!(!is_valid && output.contains("not valid") && left == file, "{output}");
+            assert!(output.contains(&format!("ok_up_to={}", SET.len())), "{output}");
+            let (is_valid, output, left) = check(Task::Fix, &file, "n\n");
+            assert!(!is_valid && output.contains("Aborting") && left == file, "{output}");
+            let (is_valid, output, left) = check(Task::Fix, &file, "y\n");
+            assert!(is_valid && output.contains("Successfully truncated") && left == SET, "{output}");
         }
     }
 
     #[test]
-    fn a_file_is_cut_where_it_becomes_too_late() {
+    fn a_file_is_truncated_at_a_timestamp() {
         let file = format!("#TS:5\r\n{SET}#TS:6\r\n{SET}");
-        let (well, told, left) = check(Task::TruncateTo(5), &file, "");
-        assert!(well && told.contains("to timestamp 5") && left == format!("#TS:5\r\n{SET}"), "{told}");
-        let (well, told, left) = check(Task::TruncateTo(4), &file, "");
-        assert!(!well && told.contains("nothing before") && left == file, "{told}");
+        let (is_valid, output, left) = check(Task::TruncateTo(5), &file, "");
+        assert!(is_valid && output.contains("to timestamp 5") && left == format!("#TS:5\r\n{SET}"), "{output}");
+        let (is_valid, output, left) = check(Task::TruncateTo(4), &file, "");
+        assert!(!is_valid && output.contains("nothing before") && left == file, "{output}");
     }
 
     #[test]
-    fn only_the_last_part_is_cut() {
-        let folder = tempfile::tempdir().unwrap();
-        let place = |name: &str| folder.path().join(name);
+    fn only_the_last_file_is_truncated() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = |name: &str| dir.path().join(name);
         std::fs::write(place("base"), format!("{SET}!")).unwrap();
         std::fs::write(place("incr"), format!("{SET}!")).unwrap();
         std::fs::write(place("m"), "file base seq 1 type b\nfile incr seq 1 type i\n").unwrap();
@@ -369,11 +369,11 @@ mod tests {
             let request = Request { task: Task::Fix, path: place("m") };
             (run(&request, &mut &b"y\n"[..], &mut out).unwrap(), String::from_utf8(out).unwrap())
         };
-        let (well, told) = fix();
-        assert!(!well && told.contains("because it is not the last file"), "{told}");
+        let (is_valid, output) = fix();
+        assert!(!is_valid && output.contains("because it is not the last file"), "{output}");
         std::fs::write(place("base"), SET).unwrap();
-        let (well, told) = fix();
-        assert!(well && told.contains("All AOF files and manifest are valid"), "{told}");
+        let (is_valid, output) = fix();
+        assert!(is_valid && output.contains("All AOF files and manifest are valid"), "{output}");
         assert_eq!(std::fs::read_to_string(place("incr")).unwrap(), SET);
     }
 }

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rewrite_replaces_the_base_and_what_came_before_it() {
+    fn a_rewrite_replaces_the_base_and_older_increments() {
         let mut manifest = Manifest::default();
         manifest.new_base(b"a.aof", true);
         manifest.new_increment(b"a.aof");
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn names_may_be_anything_but_paths() {
+    fn names_must_not_be_paths() {
         for name in ["a b", "", "\"x\"\\", "\n\r\t\u{7}\u{8}\u{1}", "é", "'"] {
             let mut manifest = Manifest::default();
             manifest.new_base(name.as_bytes(), true);
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn inconsistent_manifests_are_refused() {
         assert_eq!(refusal(""), "Found an empty AOF manifest");
         for line in ["\n", "file a seq 1\n", "file a seq 0 type b\n", "file a seq 1 type b c\n", "fil a seq 1 type b\n"]
         {

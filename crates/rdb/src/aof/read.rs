@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_cut_anywhere_is_cut_off_and_not_damaged() {
+    fn a_file_truncated_anywhere_is_truncated_not_damaged() {
         let whole = [0, 8, 31, 39, FILE.len()];
         for len in 0..FILE.len() {
             let (_, offset, error) = read(&FILE[..len]);
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_told_with_its_place() {
+    fn damage_is_reported_with_its_offset() {
         for (file, offset) in [
             (&b"*1\r\n$4\r\nPING\r\n!!!"[..], 14),
             (b"*0\r\n", 0),
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claimed_length_reserves_nothing() {
+    fn a_claimed_length_reserves_no_memory() {
         let mut reader = Reader::new(&b"*1\r\n$4000000000000\r\nabc"[..], 0);
         assert!(reader.next_item().is_err_and(|error| error.is_cut_off()));
         assert!(reader.bytes.capacity() < 1 << 16);

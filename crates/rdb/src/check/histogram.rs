@@ -28,7 +28,7 @@ impl Histogram {
     /// Counts a value, unless it is out of range.
     pub fn record(&mut self, value: u64) {
         if value < self.limit {
-            *self.counts.entry(largest_alike(value)).or_default() += 1;
+            *self.counts.entry(largest_equivalent(value)).or_default() += 1;
             self.total += 1;
         }
     }
@@ -37,16 +37,16 @@ impl Histogram {
     pub fn percentile(&self, percent: f64) -> u64 {
         let wanted = ((percent / 100.0 * self.total as f64 + 0.5) as u64).max(1);
         let mut seen = 0;
-        let mut reached = self.counts.iter().filter(|(_, count)| {
+        let mut at_percentile = self.counts.iter().filter(|(_, count)| {
             seen += *count;
             seen >= wanted
         });
-        reached.next().map_or(0, |(value, _)| *value)
+        at_percentile.next().map_or(0, |(value, _)| *value)
     }
 }
 
 /// The largest value of the same class.
-fn largest_alike(value: u64) -> u64 {
+fn largest_equivalent(value: u64) -> u64 {
     let width_bits = (value / EXACT).checked_ilog2().map_or(0, |bits| bits + 1);
     value | ((1 << width_bits) - 1)
 }
@@ -57,12 +57,12 @@ mod tests {
 
     #[test]
     fn small_values_are_exact_and_large_ones_to_three_digits() {
-        assert_eq!([0, 5, 2047].map(largest_alike), [0, 5, 2047]);
-        assert_eq!([2048, 2049, 4095, 4096, 4099].map(largest_alike), [2049, 2049, 4095, 4099, 4099]);
+        assert_eq!([0, 5, 2047].map(largest_equivalent), [0, 5, 2047]);
+        assert_eq!([2048, 2049, 4095, 4096, 4099].map(largest_equivalent), [2049, 2049, 4095, 4099, 4099]);
     }
 
     #[test]
-    fn percentiles_are_those_of_the_values() {
+    fn percentiles_match_the_values() {
         let mut histogram = Histogram::new(1000);
         assert_eq!(histogram.percentile(99.0), 0);
         (1..=100).for_each(|value| histogram.record(value));

@@ -70,7 +70,7 @@ pub(crate) fn check_dump(options: &CheckOptions, out: &mut dyn Write) -> io::Res
         } else {
             check.say(format_args!("\\o/ RDB looks OK! \\o/"))?;
         }
-        check.sum_up()?;
+        check.print_summary()?;
     }
     Ok(sound.then_some(check.offset))
 }
@@ -134,13 +134,13 @@ impl Check<'_> {
                     self.found.stats.note_database(selected);
                     self.say(format_args!("Selecting DB ID {selected}"))?;
                 }
-                Some(event) => self.tell(&event)?,
+                Some(event) => self.report_progress(&event)?,
             }
         }
     }
 
     /// Prints an event that is not a key.
-    fn tell(&mut self, event: &Event) -> io::Result<()> {
+    fn report_progress(&mut self, event: &Event) -> io::Result<()> {
         match event {
             Event::Aux { name, value } => {
                 self.found.scripts += u64::from(name.eq_ignore_ascii_case(b"lua"));
@@ -202,12 +202,12 @@ impl Check<'_> {
             }
             writeln!(self.out, "[additional info] Reading type {} ({})", kind.byte(), kind.name())?;
         }
-        self.sum_up()?;
+        self.print_summary()?;
         Ok(false)
     }
 
     /// Prints the counts, and the statistics to the requested output.
-    fn sum_up(&mut self) -> io::Result<()> {
+    fn print_summary(&mut self) -> io::Result<()> {
         writeln!(self.out, "[info] {} keys read", self.found.keys)?;
         writeln!(self.out, "[info] {} expires", self.found.volatile)?;
         writeln!(self.out, "[info] {} already expired", self.found.expired)?;

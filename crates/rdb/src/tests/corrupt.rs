@@ -47,7 +47,7 @@ fn sample() -> Vec<u8> {
 }
 
 #[test]
-fn a_dump_cut_anywhere_ends_too_early() {
+fn a_dump_truncated_anywhere_is_truncated_not_corrupt() {
     let dump = sample();
     assert!(read_all(&dump, relaxed()).is_ok());
     for length in 0..dump.len() {
@@ -58,7 +58,7 @@ fn a_dump_cut_anywhere_ends_too_early() {
 }
 
 #[test]
-fn a_changed_bit_is_found_by_the_sum_or_before() {
+fn a_flipped_bit_is_detected_by_the_checksum_or_before() {
     let mut writer = Writer::new(Vec::new(), WriteOptions::default()).expect("a vector");
     let body = sample();
     writer.captured(&body[9..body.len() - 9]).expect("a vector");
@@ -73,7 +73,7 @@ fn a_changed_bit_is_found_by_the_sum_or_before() {
 }
 
 #[test]
-fn changed_bits_and_bytes_without_a_sum_do_no_harm() {
+fn changes_to_a_dump_without_checksum_are_harmless() {
     let dump = sample();
     for bit in 0..dump.len() * 8 {
         let mut changed = dump.clone();
@@ -90,7 +90,7 @@ fn changed_bits_and_bytes_without_a_sum_do_no_harm() {
 }
 
 #[test]
-fn claims_cost_nothing() {
+fn claimed_lengths_reserve_no_memory() {
     // Four gigabytes, the maximum, and more elements than possible.
     let claims: [&[u8]; 4] = [
         b"\x80\xff\xff\xff\xff",
@@ -123,7 +123,7 @@ fn signatures_and_versions_are_checked() {
 }
 
 #[test]
-fn what_is_there_twice_is_refused() {
+fn duplicates_are_refused() {
     let old = string(&ziplist(["a", "1", "a", "2"].iter().map(|entry| entry.as_bytes())));
     let pairs: [(&[u8], &[u8]); 2] = [(b"f", b"1"), (b"f", b"2")];
     let at = 5000i64.to_le_bytes();
@@ -144,7 +144,7 @@ fn what_is_there_twice_is_refused() {
 }
 
 #[test]
-fn a_score_that_is_no_number_is_told_from_a_broken_encoding() {
+fn an_invalid_score_differs_from_a_broken_encoding() {
     let ziplist = string(&ziplist(["m1", "nan", "m2", "2.5"].iter().map(|entry| entry.as_bytes())));
     let listpack = string(b"\x0f\0\0\0\x02\0\x81m\x02\x83nan\x04\xff");
     for (body, form) in [
@@ -159,7 +159,7 @@ fn a_score_that_is_no_number_is_told_from_a_broken_encoding() {
 }
 
 #[test]
-fn payloads_are_refused_in_the_words_of_the_protocol() {
+fn payload_errors_have_valkeys_texts() {
     let value = Value::Bytes(b"some text".to_vec());
     let sound = payload(&value);
     let refused = |payload: &[u8]| restore(payload, VersionCheck::Strict, true, &ValueOptions::default()).unwrap_err();

@@ -6,15 +6,15 @@ use std::path::PathBuf;
 
 /// The contents of a dump by name; `None`, with a message, if the directory does not exist.
 fn read(name: &str) -> Option<Vec<(String, Vec<String>)>> {
-    let Some(folder) = std::env::var_os("KVICK_TEST_DUMPS").map(PathBuf::from) else {
+    let Some(dir) = std::env::var_os("KVICK_TEST_DUMPS").map(PathBuf::from) else {
         eprintln!("KVICK_TEST_DUMPS is not set: {name} was not read");
         return None;
     };
-    let bytes = std::fs::read(folder.join(name)).expect("the folder holds the dumps");
+    let bytes = std::fs::read(dir.join(name)).expect("the folder holds the dumps");
     let entries = read_all(&bytes, relaxed()).expect("a sound dump");
     let described = entries.into_iter().map(|(key, value)| {
-        let told = if let Loaded::Value(value) = value { describe(&value) } else { vec![format!("{value:?}")] };
-        (String::from_utf8_lossy(&key).into_owned(), told)
+        let lines = if let Loaded::Value(value) = value { describe(&value) } else { vec![format!("{value:?}")] };
+        (String::from_utf8_lossy(&key).into_owned(), lines)
     });
     Some(described.collect())
 }
@@ -41,18 +41,18 @@ fn lists_of_redis_4() {
 }
 
 #[test]
-fn every_encoding_of_its_time() {
+fn every_encoding_of_old_servers() {
     let Some(entries) = read("encodings.rdb") else { return };
     assert_eq!(entries.len(), 13);
-    let of = |key: &str| entries.iter().find(|(name, _)| name == key).map_or(&[][..], |(_, told)| told);
+    let of = |key: &str| entries.iter().find(|(name, _)| name == key).map_or(&[][..], |(_, lines)| lines);
     assert_eq!(of("number"), ["string", "10"]);
     assert_eq!(of("set_zipped_1").first().map(String::as_str), Some("intset"));
     assert_eq!(of("zset_zipped").len(), 4);
 }
 
 #[test]
-fn empty_collections_that_were_written_by_mistake() {
+fn empty_collections_written_by_old_servers() {
     let Some(entries) = read("corrupt_empty_keys.rdb") else { return };
     assert_eq!(entries.len(), 9);
-    assert!(entries.iter().all(|(_, told)| told == &["Empty"]), "{entries:?}");
+    assert!(entries.iter().all(|(_, lines)| lines == &["Empty"]), "{entries:?}");
 }

@@ -10,14 +10,14 @@ use std::ops::ControlFlow;
 
 /// Keeps everything it receives.
 #[derive(Default)]
-struct Kept {
+struct Recorder {
     keys: BTreeMap<(u64, Vec<u8>), (Option<i64>, Value)>,
     expired: Vec<(u64, Vec<u8>, usize)>,
     sizes: Vec<(u64, u64, u64)>,
     functions: usize,
 }
 
-impl Target for Kept {
+impl Target for Recorder {
     type Error = Error;
 
     fn key(&mut self, key: Key<'_>, value: Value) -> Result<(), Error> {
@@ -61,95 +61,96 @@ fn sample() -> Vec<u8> {
 }
 
 #[test]
-fn a_primary_leaves_out_what_has_expired() {
-    let mut kept = Kept::default();
+fn a_primary_skips_expired_keys() {
+    let mut recorder = Recorder::default();
     let dump = [&sample()[..], b"what follows"].concat();
-    let loaded = load_into(&dump[..], ReadOptions::default(), Some(6000), None, &mut kept);
+    let loaded = load_into(&dump[..], ReadOptions::default(), Some(6000), None, &mut recorder);
     let (summary, mut rest) = loaded.expect("a sound dump");
     let expected = Summary { keys: 2, expired: 1, empty: 1, all_fields_expired: 1, checksum: Checksum::Absent };
     assert_eq!(summary, expected);
-    let names: Vec<_> = kept.keys.keys().cloned().collect();
+    let names: Vec<_> = recorder.keys.keys().cloned().collect();
     assert_eq!(names, [(0, b"a".to_vec()), (3, b"d".to_vec())]);
-    assert_eq!(kept.expired, [(0, b"b".to_vec(), 0), (3, b"d".to_vec(), 1), (3, b"k".to_vec(), 1)]);
-    assert_eq!(kept.sizes, [(0, 0, 0), (0, 3, 1), (3, 0, 0)]);
-    assert_eq!(kept.functions, 1);
+    assert_eq!(recorder.expired, [(0, b"b".to_vec(), 0), (3, b"d".to_vec(), 1), (3, b"k".to_vec(), 1)]);
+    assert_eq!(recorder.sizes, [(0, 0, 0), (0, 3, 1), (3, 0, 0)]);
+    assert_eq!(recorder.functions, 1);
     let mut left = Vec::new();
     rest.read_to_end(&mut left).expect("memory");
     assert_eq!(left, b"what follows");
 }
 
 #[test]
-fn a_replica_keeps_everything() {
-    let mut kept = Kept::default();
-    let (summary, _) = load_into(&sample()[..], ReadOptions::default(), None, None, &mut kept).expect("a sound dump");
+fn a_replica_keeps_expired_keys() {
+    let mut recorder = Recorder::default();
+    let (summary, _) =
+        load_into(&sample()[..], ReadOptions::default(), None, None, &mut recorder).expect("a sound dump");
     assert_eq!((summary.keys, summary.expired, summary.all_fields_expired), (4, 0, 0));
-    assert_eq!(kept.keys[&(0, b"b".to_vec())].0, Some(1));
-    assert!(kept.expired.is_empty());
+    assert_eq!(recorder.keys[&(0, b"b".to_vec())].0, Some(1));
+    assert!(recorder.expired.is_empty());
 }
 
 #[test]
-fn loading_can_be_called_off() {
+fn loading_can_be_cancelled() {
     let progress: crate::Progress<'_> = Box::new(|_| ControlFlow::Break(()));
-    let (dump, mut kept) = (sample(), Kept::default());
-    let loaded = load_into(&dump[..], ReadOptions::default(), None, Some(progress), &mut kept);
+    let (dump, mut recorder) = (sample(), Recorder::default());
+    let loaded = load_into(&dump[..], ReadOptions::default(), None, Some(progress), &mut recorder);
     assert!(matches!(loaded.err().map(|error| error.kind), Some(ErrorKind::Cancelled)));
 }
 
 /// The output of a check of this dump, and whether it is valid.
 fn check(dump: &[u8], args: &[&str]) -> (String, bool) {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let path = folder.path().join("dump");
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let path = dir.path().join("dump");
     std::fs::write(&path, dump).expect("a temporary file");
     let args = [path.to_str().expect("a plain name")].into_iter().chain(args.iter().copied());
     let options = CheckOptions::from_args(args.map(str::to_owned)).expect("a sound command line");
     let mut out = Vec::new();
-    let sound = check_file(&options, &mut out).expect("a vector");
-    (String::from_utf8(out).expect("text"), sound)
+    let is_valid = check_file(&options, &mut out).expect("a vector");
+    (String::from_utf8(out).expect("text"), is_valid)
 }
 
 #[test]
-fn a_sound_dump_is_said_to_be() {
-    let (said, sound) = check(&sample(), &[]);
-    assert!(sound);
+fn a_valid_dump_is_reported_valid() {
+    let (output, is_valid) = check(&sample(), &[]);
+    assert!(is_valid);
     for line in ["] Selecting DB ID 3\n", "] \\o/ RDB looks OK! \\o/\n", "[info] 5 keys read\n", "[info] 1 functions\n"]
     {
-        assert!(said.contains(line), "{said}");
+        assert!(output.contains(line), "{output}");
     }
-    let (said, sound) = check(&file(12, b""), &[]);
-    assert!(sound);
-    assert!(said.contains("[offset 9] Foreign RDB version 12 detected\n"), "{said}");
-    assert!(said.contains("RDB looks OK, but loading requires config 'rdb-version-check relaxed'\n"), "{said}");
+    let (output, is_valid) = check(&file(12, b""), &[]);
+    assert!(is_valid);
+    assert!(output.contains("[offset 9] Foreign RDB version 12 detected\n"), "{output}");
+    assert!(output.contains("RDB looks OK, but loading requires config 'rdb-version-check relaxed'\n"), "{output}");
 }
 
 #[test]
 fn statistics_are_counted_by_database_and_kind() {
-    let (said, _) = check(&sample(), &["--stats", "--format", "info"]);
+    let (output, _) = check(&sample(), &["--stats", "--format", "info"]);
     for line in [
         "db.0.type.string.keys.total:2\n",
         "db.0.type.string.expire_keys.total:1\n",
         "db.3.type.hash.elements.total:3\n",
         "db.3.type.hash.elements.num.avg:1.50\n",
     ] {
-        assert!(said.contains(line), "{said}");
+        assert!(output.contains(line), "{output}");
     }
-    let (said, _) = check(&sample(), &["--stats", "--format", "csv"]);
-    assert!(said.contains("db.0.keys.total,2,0,0,0,0,0,0\n"), "{said}");
+    let (output, _) = check(&sample(), &["--stats", "--format", "csv"]);
+    assert!(output.contains("db.0.keys.total,2,0,0,0,0,0,0\n"), "{output}");
 }
 
 #[test]
-fn a_broken_dump_is_told_with_its_place() {
+fn a_broken_dump_is_reported_with_its_offset() {
     let dump = sample();
-    let (said, sound) = check(&dump[..dump.len() - 20], &[]);
-    assert!(!sound);
-    assert!(said.contains(&format!("[offset {}] Unexpected EOF reading RDB file\n", dump.len() - 20)), "{said}");
-    assert!(said.contains("While doing: read-object-value\n[additional info] Reading key 'k'\n"), "{said}");
-    let (said, sound) = check(&file(75, &record(150, b"")), &[]);
-    assert!(!sound);
-    assert!(said.contains("] Unknown object type 150 in RDB file with foreign version 75\n"), "{said}");
+    let (output, is_valid) = check(&dump[..dump.len() - 20], &[]);
+    assert!(!is_valid);
+    assert!(output.contains(&format!("[offset {}] Unexpected EOF reading RDB file\n", dump.len() - 20)), "{output}");
+    assert!(output.contains("While doing: read-object-value\n[additional info] Reading key 'k'\n"), "{output}");
+    let (output, is_valid) = check(&file(75, &record(150, b"")), &[]);
+    assert!(!is_valid);
+    assert!(output.contains("] Unknown object type 150 in RDB file with foreign version 75\n"), "{output}");
 }
 
 #[test]
-fn command_lines_that_make_no_sense_are_refused() {
+fn invalid_command_lines_are_refused() {
     for args in [&[][..], &["x", "--format"], &["x", "--format", "xml"], &["x", "--output"], &["x", "--nonsense"]] {
         assert_eq!(CheckOptions::from_args(args.iter().map(|arg| (*arg).to_owned())), None, "{args:?}");
     }

@@ -18,48 +18,48 @@ pub fn describe(value: &Value) -> Vec<String> {
     match ValueRef::from(value) {
         ValueRef::Str(string) => vec!["string".to_owned(), text(string)],
         ValueRef::List(list) => {
-            let mut told = vec![list.encoding().to_owned()];
-            list.visit(0..list.len(), Side::Head, |element| told.push(text(element)));
-            told
+            let mut lines = vec![list.encoding().to_owned()];
+            list.visit(0..list.len(), Side::Head, |element| lines.push(text(element)));
+            lines
         }
         ValueRef::Set(set) => {
-            let mut told: Vec<String> = set.iter().map(text).collect();
-            told.sort();
-            told.insert(0, set.encoding().to_owned());
-            told
+            let mut lines: Vec<String> = set.iter().map(text).collect();
+            lines.sort();
+            lines.insert(0, set.encoding().to_owned());
+            lines
         }
         ValueRef::SortedSet(sorted_set) => {
-            let mut told = vec![sorted_set.encoding().to_owned()];
-            told.extend(sorted_set.iter().map(|(member, score)| format!("{} {score:?}", text(member))));
-            told
+            let mut lines = vec![sorted_set.encoding().to_owned()];
+            lines.extend(sorted_set.iter().map(|(member, score)| format!("{} {score:?}", text(member))));
+            lines
         }
         ValueRef::Hash(hash) => {
-            let told =
+            let lines =
                 hash.iter().map(|field| format!("{}={} {:?}", text(field.name), text(field.value), field.expiry));
-            let mut told: Vec<String> = told.collect();
-            told.sort();
-            told.insert(0, hash.encoding().to_owned());
-            told
+            let mut lines: Vec<String> = lines.collect();
+            lines.sort();
+            lines.insert(0, hash.encoding().to_owned());
+            lines
         }
         ValueRef::Stream(stream) => {
             let log = stream.log();
-            let mut told = vec![format!("{} {:?} {:?}", log.len(), log.last_id(), log.history())];
+            let mut lines = vec![format!("{} {:?} {:?}", log.len(), log.last_id(), log.history())];
             for entry in log.range(Id::MIN, Id::MAX) {
                 let fields: Vec<_> = entry.fields().map(|(name, value)| (text(name), text(value))).collect();
-                told.push(format!("{:?} {fields:?}", entry.id));
+                lines.push(format!("{:?} {fields:?}", entry.id));
             }
             for group in stream.groups().iter() {
-                told.push(format!("{:?} {:?} {:?}", group.name(), group.last_id, group.entries_read));
+                lines.push(format!("{:?} {:?} {:?}", group.name(), group.last_id, group.entries_read));
                 for consumer in group.consumers() {
                     let pending: Vec<_> = group
                         .pending_of(consumer, Id::MIN)
                         .map(|(id, pending)| (id, pending.delivered_ms, pending.deliveries))
                         .collect();
                     let times = (consumer.seen_ms(), consumer.active_ms);
-                    told.push(format!("{:?} {times:?} {pending:?}", consumer.name()));
+                    lines.push(format!("{:?} {times:?} {pending:?}", consumer.name()));
                 }
             }
-            told
+            lines
         }
     }
 }

@@ -79,7 +79,7 @@ fn hashes_with_expiry() {
 }
 
 #[test]
-fn fields_that_expired_are_left_out_and_told() {
+fn expired_fields_are_skipped_and_reported() {
     let at = 5000i64.to_le_bytes();
     let body = record(22, &[&b"\x01\x01f\x01v"[..], &at].concat());
     let mut options = ReadOptions::default();
@@ -110,7 +110,7 @@ fn streams_of_all_three_versions() {
 }
 
 #[test]
-fn collections_without_elements_are_told_apart() {
+fn empty_collections_are_reported_as_such() {
     for (kind, value) in [(1, &b"\x00"[..]), (2, b"\x00"), (5, b"\x00"), (4, b"\x00"), (14, b"\x00")] {
         let entries = read_all(&file(9, &record(kind, value)), ReadOptions::default()).expect("a sound file");
         assert!(matches!(entries.as_slice(), [(_, Loaded::Empty)]), "{kind}");
@@ -140,9 +140,9 @@ fn expiry_usage_and_hints_are_read() {
     .concat();
     let dump = file(9, &body);
     let mut reader = crate::Reader::new(&dump[..], ReadOptions::default()).expect("a sound file");
-    let mut told = Vec::new();
+    let mut lines = Vec::new();
     while let Some(event) = reader.next_event().expect("a sound file") {
-        told.push(match event {
+        lines.push(match event {
             crate::Event::Entry(record) => format!("{:?} {:?}", record.expiry_ms, record.usage),
             event => format!("{event:?}"),
         });
@@ -156,5 +156,5 @@ fn expiry_usage_and_hints_are_read() {
         "Some(2) IdleSeconds(10)",
         "End(Absent)",
     ];
-    assert_eq!(told, expected);
+    assert_eq!(lines, expected);
 }

@@ -82,7 +82,7 @@ fn values() -> impl Strategy<Value = Value> {
 }
 
 /// Options under which values keep the encodings that the strategies chose.
-fn generous() -> ValueOptions {
+fn large_limits() -> ValueOptions {
     let mut options = ValueOptions::default();
     (options.encoding.hash.fields, options.encoding.set.intset_entries) = (80, 50);
     options
@@ -122,7 +122,7 @@ pub fn stream() -> Value {
 }
 
 #[test]
-fn streams_come_back_with_their_groups() {
+fn streams_round_trip_with_their_groups() {
     let stream = stream();
     let restored = restore(&payload(&stream), VersionCheck::Strict, true, &ValueOptions::default());
     assert_eq!(describe(&restored.expect("it was dumped")), describe(&stream));
@@ -159,7 +159,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn what_is_written_in_pieces_is_what_is_written_at_once(
+    fn writing_in_pieces_equals_writing_at_once(
         value in prop_oneof![sets(), sorted_sets(), hashes(), lists(), Just(stream())],
         expiry_ms in prop::option::of(0..i64::MAX),
         compress: bool,
@@ -192,20 +192,20 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
     #[test]
-    fn payloads_come_back_in_the_same_encoding(value in values()) {
-        let restored = restore(&payload(&value), VersionCheck::Strict, true, &generous());
+    fn payloads_keep_the_encoding(value in values()) {
+        let restored = restore(&payload(&value), VersionCheck::Strict, true, &large_limits());
         let restored = restored.map_err(|error| TestCaseError::fail(format!("{error:?}")))?;
         prop_assert_eq!(describe(&restored), describe(&value));
     }
 
     #[test]
-    fn lengths_are_those_of_payloads_without_type_version_and_sum(value in values()) {
+    fn serialized_lengths_exclude_type_version_and_checksum(value in values()) {
         let len = value_len(ValueRef::from(&value), &WriteOptions::default());
         prop_assert_eq!(len.ok(), Some(payload(&value).len() as u64 - 11));
     }
 
     #[test]
-    fn changed_payloads_give_an_error_or_a_value_that_can_be_dumped(
+    fn changed_payloads_fail_or_give_a_value_that_can_be_dumped(
         value in values(),
         changes in vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
     ) {
@@ -214,13 +214,13 @@ proptest! {
         for (place, byte) in changes {
             changed[place.index(body)] = byte;
         }
-        if let Ok(value) = restore(&changed, VersionCheck::Strict, false, &generous()) {
-            prop_assert!(restore(&payload(&value), VersionCheck::Strict, true, &generous()).is_ok());
+        if let Ok(value) = restore(&changed, VersionCheck::Strict, false, &large_limits()) {
+            prop_assert!(restore(&payload(&value), VersionCheck::Strict, true, &large_limits()).is_ok());
         }
     }
 
     #[test]
-    fn dumps_come_back_however_they_are_written(
+    fn dumps_round_trip_with_all_options(
         entries in vec((vec(any::<u8>(), 0..30), values(), prop::option::of(0..i64::MAX), 0..3u8), 0..8),
         compress: bool,
         checksum: bool,
@@ -245,7 +245,7 @@ proptest! {
         let (file, _) = writer.finish()?;
         prop_assert_eq!(file.len() as u64, written + 9);
 
-        let read = ReadOptions { values: generous(), ..ReadOptions::default() };
+        let read = ReadOptions { values: large_limits(), ..ReadOptions::default() };
         let mut reader = Reader::new(&file[..], read).map_err(|error| TestCaseError::fail(error.to_string()))?;
         let mut left = entries.iter();
         while let Some(event) = reader.next_event().map_err(|error| TestCaseError::fail(error.to_string()))? {
@@ -267,7 +267,7 @@ proptest! {
 }
 
 #[test]
-fn redis_is_not_sent_what_it_cannot_read() {
+fn dumps_for_redis_refuse_values_that_it_cannot_read() {
     let mut hash = Hash::new();
     let limits = hash::Limits { fields: 10, bytes: 10 };
     hash.set(b"f", b"v", Expiry::At(1 << 40), hash::FieldClock::ALL, limits);

@@ -67,7 +67,7 @@ pub(super) fn load<I: Input>(
         Type::HashZipmap => {
             let whole = match decoder.string()? {
                 Str::Bytes(bytes) => ziplist::for_each_pair(bytes, |name, value| {
-                    if loading.add(name, value, None) { Ok(()) } else { Err(ziplist::Broken) }
+                    if loading.add(name, value, None) { Ok(()) } else { Err(ziplist::Malformed) }
                 })
                 .is_ok(),
                 Str::Int(_) => false,

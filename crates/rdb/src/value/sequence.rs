@@ -3,7 +3,7 @@
 use crate::decode::Decoder;
 use crate::error::{Corrupt, Error};
 use crate::input::Input;
-use crate::ziplist::{self, Broken};
+use crate::ziplist::{self, Malformed};
 use kvick_store::Str;
 use kvick_store::encodings::listpack::Listpack;
 
@@ -25,18 +25,18 @@ pub(crate) fn from_ziplist<I: Input>(decoder: &mut Decoder<I>, whose: &'static s
     converted.ok_or_else(|| decoder.corrupt(Corrupt::Encoding(whose)))
 }
 
-fn convert(bytes: &[u8]) -> Result<Listpack, Broken> {
+fn convert(bytes: &[u8]) -> Result<Listpack, Malformed> {
     let mut listpack = Listpack::new();
     ziplist::for_each(bytes, |entry| push(&mut listpack, entry))?;
     Ok(listpack)
 }
 
 /// Adds an element to the converted listpack.
-pub(crate) fn push(listpack: &mut Listpack, element: Str<'_>) -> Result<(), Broken> {
+pub(crate) fn push(listpack: &mut Listpack, element: Str<'_>) -> Result<(), Malformed> {
     match element {
         Str::Int(number) if listpack.fits(size_of::<u64>()) => listpack.push_back_int(number),
         Str::Bytes(bytes) if listpack.fits(bytes.len()) => listpack.push_back(bytes),
-        _ => return Err(Broken),
+        _ => return Err(Malformed),
     }
     Ok(())
 }

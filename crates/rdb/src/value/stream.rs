@@ -128,27 +128,27 @@ fn load_group<I: Input>(kind: Type, decoder: &mut Decoder<I>, log: &Log, groups:
     for _ in 0..decoder.number()? {
         let id = Id::from_bytes(decoder.array()?);
         let (delivered_ms, deliveries) = (decoder.time()?, decoder.number()?);
-        group.load_pending(id, delivered_ms, deliveries).map_err(|bad| decoder.corrupt(told(bad)))?;
+        group.load_pending(id, delivered_ms, deliveries).map_err(|bad| decoder.corrupt(corruption(bad)))?;
     }
     for _ in 0..decoder.number()? {
         load_consumer(kind, decoder, group)?;
     }
-    group.loaded().map_err(|bad| decoder.corrupt(told(bad)))
+    group.loaded().map_err(|bad| decoder.corrupt(corruption(bad)))
 }
 
 fn load_consumer<I: Input>(kind: Type, decoder: &mut Decoder<I>, group: &mut Group) -> Result<(), Error> {
     let name = decoder.owned()?;
     let seen_ms = decoder.time()?;
     let active_ms = if kind == Type::Stream3 { decoder.time()? } else { seen_ms };
-    let consumer = group.load_consumer(&name, seen_ms, active_ms).map_err(|bad| decoder.corrupt(told(bad)))?;
+    let consumer = group.load_consumer(&name, seen_ms, active_ms).map_err(|bad| decoder.corrupt(corruption(bad)))?;
     for _ in 0..decoder.number()? {
         let id = Id::from_bytes(decoder.array()?);
-        group.load_owner(id, consumer).map_err(|bad| decoder.corrupt(told(bad)))?;
+        group.load_owner(id, consumer).map_err(|bad| decoder.corrupt(corruption(bad)))?;
     }
     Ok(())
 }
 
-fn told(bad: BadGroup) -> Corrupt {
+fn corruption(bad: BadGroup) -> Corrupt {
     match bad {
         BadGroup::ConsumerTwice => Corrupt::Duplicate("stream consumer"),
         BadGroup::PendingTwice => Corrupt::Stream("Duplicated global PEL entry loading stream consumer group"),

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn legacy_lines_tell_process_role_time_and_level() {
+    fn legacy_lines_have_process_role_time_and_level() {
         let pid = std::process::id();
         for (level, mark) in
             [(LogLevel::Debug, '.'), (LogLevel::Verbose, '-'), (LogLevel::Notice, '*'), (LogLevel::Warning, '#')]
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn logfmt_keeps_a_message_on_one_line_between_its_quotes() {
+    fn logfmt_messages_are_quoted_on_one_line() {
         let line = show(LogFormat::Logfmt, LogTimestampFormat::Milliseconds, LogLevel::Verbose, "a \"b\"\r\nc");
         let pid = std::process::id();
         let expected = format!("pid={pid} role=primary timestamp=\"1700000000042\" level=info message=\"a 'b'  c\"\n");
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn json_escapes_what_json_must() {
+    fn json_messages_are_escaped() {
         let line =
             show(LogFormat::Json, LogTimestampFormat::Milliseconds, LogLevel::Warning, "\"\\\n\r\t\u{8}\u{c}\u{1}é");
         let pid = std::process::id();
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn times_have_the_shapes_of_their_formats() {
+    fn timestamps_have_the_configured_format() {
         let t = LocalTime::at(1_700_000_000);
         let clock = format!("{:02}:{:02}:{:02}.042", t.hour, t.minute, t.second);
         let legacy = show(LogFormat::Legacy, LogTimestampFormat::Legacy, LogLevel::Notice, "x");

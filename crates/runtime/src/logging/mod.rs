@@ -1,11 +1,11 @@
 //! The server's log: lines with a level, written to a file or standard output, and to syslog.
 //!
-//! A thread that logs formats the line ([`format`]) and puts it into a bounded [`queue`]; the log thread writes the
+//! A thread that logs formats the line ([`mod@format`]) and puts it into a bounded [`queue`]; the log thread writes the
 //! queued lines to the [`sink`]. So no worker blocks on a disk, a terminal or syslog. If the queue is full, lines are
 //! dropped, and the log reports how many. Before a worker replies, it waits a bounded time for its lines to be written
-//! ([`settle`]), so that the client finds the lines once it has the reply; if the log thread falls behind, only one
-//! such wait times out, not one per line. Before [`start`] and after [`stop`], each thread writes its lines itself, so
-//! that no line is lost around startup, fork and exit.
+//! ([`wait_until_written`]), so that the client finds the lines once it has the reply; if the log thread falls behind,
+//! only one such wait times out, not one per line. Before [`start`] and after [`stop`], each thread writes its lines
+//! itself, so that no line is lost around startup, fork and exit.
 
 mod format;
 mod queue;
@@ -27,11 +27,11 @@ pub use settings::{LogFormat, LogLevel, LogSettings, LogTimestampFormat, SyslogF
 pub use sink::descriptor;
 
 /// The longest time that a reply waits for the log.
-const SETTLE_AT_MOST: Duration = Duration::from_millis(20);
+const WAIT_MAX: Duration = Duration::from_millis(20);
 
 thread_local! {
     /// Whether this thread has logged a line since it last waited for the log.
-    static UNSETTLED: Cell<bool> = const { Cell::new(false) };
+    static HAS_UNWRITTEN: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Maximum bytes of a message; longer messages are truncated. This is Valkey's limit without the terminating NUL byte.
@@ -137,15 +137,15 @@ pub fn flush() {
 }
 
 /// Disables the log, for a forked copy of the process that has no log thread.
-pub fn silence() {
+pub fn disable() {
     LOG.level.store(u8::MAX, Ordering::Relaxed);
 }
 
-/// Waits until the lines of this thread are written, for at most [`SETTLE_AT_MOST`].
+/// Waits until the lines of this thread are written, for at most [`WAIT_MAX`].
 #[inline]
-pub fn settle() {
-    if UNSETTLED.replace(false) {
-        LOG.queue.settle(SETTLE_AT_MOST);
+pub fn wait_until_written() {
+    if HAS_UNWRITTEN.replace(false) {
+        LOG.queue.wait_until_written(WAIT_MAX);
     }
 }
 
@@ -177,7 +177,7 @@ impl Log {
 
     fn submit(&self, line: Line) {
         self.queue.push(line);
-        UNSETTLED.set(true);
+        HAS_UNWRITTEN.set(true);
         if !self.has_writer.load(Ordering::Acquire) {
             self.write_out(&mut self.sink.lock());
         }

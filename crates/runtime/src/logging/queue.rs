@@ -29,7 +29,7 @@ pub struct Queue {
     waiting: Mutex<Waiting>,
     changed: Condvar,
     /// Signalled when lines have been written.
-    settled: Condvar,
+    progress: Condvar,
 }
 
 struct Waiting {
@@ -43,15 +43,15 @@ struct Waiting {
     taken: u64,
     written: u64,
     /// Whether a wait has timed out since all lines were last written. No thread waits while this is set.
-    behind: bool,
+    is_behind: bool,
 }
 
 impl Queue {
     /// An empty queue.
     pub const fn new() -> Self {
         let waiting =
-            Waiting { lines: Vec::new(), lost: 0, closed: false, added: 0, taken: 0, written: 0, behind: false };
-        Queue { waiting: Mutex::new(waiting), changed: Condvar::new(), settled: Condvar::new() }
+            Waiting { lines: Vec::new(), lost: 0, closed: false, added: 0, taken: 0, written: 0, is_behind: false };
+        Queue { waiting: Mutex::new(waiting), changed: Condvar::new(), progress: Condvar::new() }
     }
 
     /// Adds a line, or counts it as lost if the queue is full.
@@ -79,19 +79,19 @@ impl Queue {
     pub fn written(&self) {
         let mut waiting = self.waiting.lock();
         waiting.written = waiting.taken;
-        waiting.behind &= waiting.written < waiting.added;
-        self.settled.notify_all();
+        waiting.is_behind &= waiting.written < waiting.added;
+        self.progress.notify_all();
     }
 
-    /// Waits until the lines added so far are written, but at most `at_most`; returns whether they are. If the writer
+    /// Waits until the lines added so far are written, but at most `timeout`; returns whether they are. If the writer
     /// falls behind, one call times out, and later calls return at once until all lines are written.
-    pub fn settle(&self, at_most: Duration) -> bool {
-        let deadline = Instant::now() + at_most;
+    pub fn wait_until_written(&self, timeout: Duration) -> bool {
+        let deadline = Instant::now() + timeout;
         let mut waiting = self.waiting.lock();
         let added = waiting.added;
-        while waiting.written < added && !waiting.behind {
-            if self.settled.wait_until(&mut waiting, deadline).timed_out() {
-                waiting.behind = waiting.written < added;
+        while waiting.written < added && !waiting.is_behind {
+            if self.progress.wait_until(&mut waiting, deadline).timed_out() {
+                waiting.is_behind = waiting.written < added;
             }
         }
         waiting.written >= added
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_counts_what_it_loses() {
+    fn a_full_queue_counts_dropped_lines() {
         let queue = Queue::new();
         (0..LINES_MAX + 7).for_each(|_| queue.push(line()));
         let (lines, lost) = queue.take();
@@ -131,17 +131,20 @@ mod tests {
     }
 
     #[test]
-    fn who_adds_a_line_may_wait_for_it_but_not_for_ever() {
+    fn waiting_for_a_line_has_a_timeout() {
         let queue = Queue::new();
-        assert!(queue.settle(Duration::ZERO));
+        assert!(queue.wait_until_written(Duration::ZERO));
         queue.push(line());
-        assert!(!queue.settle(Duration::ZERO));
+        assert!(!queue.wait_until_written(Duration::ZERO));
         queue.take();
         // Lines that were taken are not yet written.
-        assert!(!queue.settle(Duration::from_millis(1)));
+        assert!(!queue.wait_until_written(Duration::from_millis(1)));
         queue.push(line());
         queue.written();
-        assert!(!queue.settle(Duration::from_secs(600)), "the second line was not taken yet, and one waited in vain");
+        assert!(
+            !queue.wait_until_written(Duration::from_secs(600)),
+            "the second line was not taken yet, and one waited in vain"
+        );
         queue.take();
         queue.written();
         queue.push(line());
@@ -150,12 +153,12 @@ mod tests {
                 queue.take();
                 queue.written();
             });
-            assert!(queue.settle(Duration::from_secs(60)));
+            assert!(queue.wait_until_written(Duration::from_secs(60)));
         });
     }
 
     #[test]
-    fn who_waits_gets_every_line_and_then_the_end() {
+    fn the_writer_gets_every_line_and_then_the_end() {
         let queue = Queue::new();
         std::thread::scope(|scope| {
             let reader = scope.spawn(|| {

@@ -77,7 +77,7 @@ impl Sink {
 
 impl LogFile {
     fn reopen_if_moved(&mut self) {
-        if self.open.as_ref().is_some_and(|file| self.is_still(file)) {
+        if self.open.as_ref().is_some_and(|file| self.is_current(file)) {
             return;
         }
         self.open = OpenOptions::new().append(true).create(true).open(&self.path).ok();
@@ -87,7 +87,7 @@ impl LogFile {
     }
 
     /// Whether the path still refers to this file.
-    fn is_still(&self, file: &File) -> bool {
+    fn is_current(&self, file: &File) -> bool {
         let identity = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
         match (std::fs::metadata(&self.path), file.metadata()) {
             (Ok(named), Ok(open)) => identity(named) == identity(open),
@@ -106,9 +106,9 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_added_to_and_may_be_moved_or_removed() {
-        let folder = tempfile::tempdir().unwrap();
-        let (path, moved) = (folder.path().join("log"), folder.path().join("log.1"));
+    fn a_log_file_is_appended_to_and_may_be_moved_or_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, moved) = (dir.path().join("log"), dir.path().join("log.1"));
         std::fs::write(&path, "old\n").unwrap();
         let mut sink = Sink::file(path.clone());
         sink.write(&line("one\n"));
@@ -124,11 +124,11 @@ mod tests {
 
     #[test]
     fn a_file_that_cannot_be_opened_is_tried_again() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("later/log");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("later/log");
         let mut sink = Sink::file(path.clone());
         sink.write(&line("lost\n"));
-        std::fs::create_dir(folder.path().join("later")).unwrap();
+        std::fs::create_dir(dir.path().join("later")).unwrap();
         sink.write(&line("kept\n"));
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "kept\n");
     }

@@ -71,9 +71,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_daemon_gets_priority_time_name_process_and_message() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("log");
+    fn syslog_gets_priority_time_name_process_and_message() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
         let daemon = UnixDatagram::bind(&path).unwrap();
         Syslog::new(&path, SyslogFacility::Local3, "kv").send(LogLevel::Warning, "hello");
         let mut buffer = [0; 256];
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn a_missing_daemon_does_not_matter() {
-        let folder = tempfile::tempdir().unwrap();
-        Syslog::new(&folder.path().join("none"), SyslogFacility::User, "kv").send(LogLevel::Notice, "hello");
+        let dir = tempfile::tempdir().unwrap();
+        Syslog::new(&dir.path().join("none"), SyslogFacility::User, "kv").send(LogLevel::Notice, "hello");
     }
 }

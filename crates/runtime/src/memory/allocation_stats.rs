@@ -11,7 +11,7 @@
 //! limit of memory, each worker [settles](settle) its balance between commands, and [`settled`] ignores allocations
 //! made since.
 //!
-//! Invariants of the unsafe code here: the addresses in an [`Account`] are those that the allocator reports for the
+//! Invariants of the unsafe code here: the addresses in an [`Counters`] are those that the allocator reports for the
 //! words of a registered thread. They are valid while the thread lives, and the thread removes its account, under the
 //! lock, before it ends. Only the allocator writes to them.
 
@@ -20,11 +20,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 /// Replaces a count that the allocator does not keep.
-static NOTHING: AtomicU64 = AtomicU64::new(0);
+static MISSING_COUNT: AtomicU64 = AtomicU64::new(0);
 
 /// The addresses of a thread's counts.
 #[derive(Clone)]
-struct Account {
+struct Counters {
     allocated: *const AtomicU64,
     freed: *const AtomicU64,
     /// The balance when the thread last settled it; `i64::MAX` if it does not.
@@ -32,13 +32,14 @@ struct Account {
 }
 
 // SAFETY: the words behind the pointers are only read, and only while the thread that writes them lives.
-unsafe impl Send for Account {}
+unsafe impl Send for Counters {}
 
-impl Account {
+impl Counters {
     /// The account of the calling thread.
-    fn own() -> Self {
-        let word = |name: &str| super::read_control::<*const AtomicU64>(name.into()).unwrap_or(&raw const NOTHING);
-        Account {
+    fn of_current_thread() -> Self {
+        let word =
+            |name: &str| super::read_control::<*const AtomicU64>(name.into()).unwrap_or(&raw const MISSING_COUNT);
+        Counters {
             allocated: word("thread.allocatedp\0"),
             freed: word("thread.deallocatedp\0"),
             settled: Arc::new(AtomicI64::new(i64::MAX)),
@@ -63,72 +64,73 @@ impl Account {
 }
 
 /// The accounts of live threads, and the sum of the balances of ended threads.
-struct Books {
-    open: Vec<Account>,
-    closed: i64,
+struct Registry {
+    live: Vec<Counters>,
+    ended_balance: i64,
 }
 
-static BOOKS: Mutex<Books> = Mutex::new(Books { open: Vec::new(), closed: 0 });
+static REGISTRY: Mutex<Registry> = Mutex::new(Registry { live: Vec::new(), ended_balance: 0 });
 
 /// The registration of a thread, which ends when the thread does.
-struct Enrolment(Account);
+struct Registration(Counters);
 
-impl Enrolment {
+impl Registration {
     fn begin() -> Self {
-        let account = Account::own();
-        BOOKS.lock().open.push(account.clone());
-        Enrolment(account)
+        let counters = Counters::of_current_thread();
+        REGISTRY.lock().live.push(counters.clone());
+        Registration(counters)
     }
 }
 
-impl Drop for Enrolment {
+impl Drop for Registration {
     fn drop(&mut self) {
-        let mut books = BOOKS.lock();
-        books.open.retain(|account| !Arc::ptr_eq(&account.settled, &self.0.settled));
-        books.closed += self.0.balance();
+        let mut registry = REGISTRY.lock();
+        registry.live.retain(|counters| !Arc::ptr_eq(&counters.settled, &self.0.settled));
+        registry.ended_balance += self.0.balance();
     }
 }
 
 thread_local! {
-    static OWN: Enrolment = Enrolment::begin();
+    static REGISTRATION: Registration = Registration::begin();
 }
 
 /// Registers the calling thread until it ends. Further calls have no effect.
 pub fn register_thread() {
     // A thread that is ending cannot be registered and does not need to be.
-    let _ = OWN.try_with(|_| ());
+    let _ = REGISTRATION.try_with(|_| ());
 }
 
 /// Bytes that the calling thread allocated minus bytes that it freed. Registers the thread.
 #[inline]
-pub fn own_balance() -> i64 {
-    OWN.try_with(|own| own.0.balance()).unwrap_or(0)
+pub fn thread_balance() -> i64 {
+    REGISTRATION.try_with(|registration| registration.0.balance()).unwrap_or(0)
 }
 
 /// Settles the calling thread's balance. Workers do so between two commands.
 #[inline]
 pub fn settle() {
-    let _ = OWN.try_with(|own| own.0.settled.store(own.0.balance(), Ordering::Release));
+    let _ =
+        REGISTRATION.try_with(|registration| registration.0.settled.store(registration.0.balance(), Ordering::Release));
 }
 
 /// Ends settling in the calling thread: from now on [`settled`] includes all of its allocations at once.
 pub fn unsettle() {
-    let _ = OWN.try_with(|own| own.0.settled.store(i64::MAX, Ordering::Release));
+    let _ = REGISTRATION.try_with(|registration| registration.0.settled.store(i64::MAX, Ordering::Release));
 }
 
 /// Bytes in use.
 pub fn in_use() -> usize {
-    sum(Account::balance)
+    sum(Counters::balance)
 }
 
 /// Bytes that are in use, without those that threads have allocated since they last settled their balance.
 pub fn settled() -> usize {
-    sum(Account::settled_balance)
+    sum(Counters::settled_balance)
 }
 
-fn sum(balance: impl Fn(&Account) -> i64) -> usize {
-    let books = BOOKS.lock();
-    let sum = books.closed + books.open.iter().map(balance).sum::<i64>();
+fn sum(balance: impl Fn(&Counters) -> i64) -> usize {
+    let registry = REGISTRY.lock();
+    let sum = registry.ended_balance + registry.live.iter().map(balance).sum::<i64>();
     // The sum may be slightly negative if one thread allocates and another frees during the addition.
     usize::try_from(sum).unwrap_or(0)
 }
@@ -141,12 +143,12 @@ mod tests {
     fn a_settled_balance_includes_memory_freed_since_but_not_memory_allocated_since() {
         let (allocated, freed) = (AtomicU64::new(500), AtomicU64::new(100));
         let settled = Arc::new(AtomicI64::new(i64::MAX));
-        let account = Account { allocated: &raw const allocated, freed: &raw const freed, settled };
-        assert_eq!(account.settled_balance(), 400);
-        account.settled.store(account.balance(), Ordering::Release);
+        let counters = Counters { allocated: &raw const allocated, freed: &raw const freed, settled };
+        assert_eq!(counters.settled_balance(), 400);
+        counters.settled.store(counters.balance(), Ordering::Release);
         allocated.fetch_add(50, Ordering::Relaxed);
-        assert_eq!((account.balance(), account.settled_balance()), (450, 400));
+        assert_eq!((counters.balance(), counters.settled_balance()), (450, 400));
         freed.fetch_add(200, Ordering::Relaxed);
-        assert_eq!((account.balance(), account.settled_balance()), (250, 250));
+        assert_eq!((counters.balance(), counters.settled_balance()), (250, 250));
     }
 }

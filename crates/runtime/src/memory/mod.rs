@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tikv_jemalloc_ctl::{epoch, raw, stats};
 
-pub use allocation_stats::{in_use, own_balance, register_thread, settle, settled, unsettle};
+pub use allocation_stats::{in_use, register_thread, settle, settled, thread_balance, unsettle};
 pub use slabs::Slabs;
 
 /// The allocator's index for all of its arenas together.
@@ -109,7 +109,7 @@ pub fn control_number(name: &[u8]) -> Option<i64> {
 /// Reads a control of the allocator that is a string.
 pub fn control_text(name: &[u8]) -> Option<Vec<u8>> {
     /// Reading any other control here would treat a number as an address.
-    const TEXTS: [&str; 7] = [
+    const STRING_CONTROLS: [&str; 7] = [
         "version",
         "config.malloc_conf",
         "opt.dss",
@@ -118,7 +118,7 @@ pub fn control_text(name: &[u8]) -> Option<Vec<u8>> {
         "opt.thp",
         "opt.zero_realloc",
     ];
-    let name = TEXTS.into_iter().find(|known| known.as_bytes() == name)?;
+    let name = STRING_CONTROLS.into_iter().find(|known| known.as_bytes() == name)?;
     let text: *const c_char = read_control(format!("{name}\0"))?;
     // SAFETY: these controls point to strings that end with a zero byte and live as long as the process.
     (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_bytes().to_vec())
@@ -164,7 +164,7 @@ pub struct Monitor {
 
 impl Monitor {
     /// Records the memory in use at startup, before any data is added.
-    pub fn mark_startup(&self) {
+    pub fn record_startup(&self) {
         let now = in_use();
         self.startup.store(now, Ordering::Relaxed);
         self.note(now);
@@ -193,19 +193,19 @@ impl Monitor {
 
 /// Free memory within the slabs of small allocations.
 #[derive(Clone, Copy, Debug)]
-pub struct Waste {
+pub struct SlabFragmentation {
     /// Bytes.
     pub bytes: usize,
     /// Percent of the allocated bytes.
     pub percent: f64,
 }
 
-impl Waste {
+impl SlabFragmentation {
     /// Measures the current value, which takes some ten microseconds.
     pub fn measure() -> Self {
         refresh();
         let (bytes, allocated) = (small_free().unwrap_or(0), stats::allocated::read().unwrap_or(0));
-        Waste { bytes, percent: percent(bytes, allocated) }
+        SlabFragmentation { bytes, percent: percent(bytes, allocated) }
     }
 }
 
@@ -229,11 +229,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_contain_one_another() {
+    fn memory_figures_are_ordered() {
         // The allocator computes the figures one after another while other threads allocate and free.
-        let nest = |figures: &Figures| figures.allocated <= figures.active && figures.active <= figures.resident;
-        let figures =
-            (0..1000).map(|_| Figures::read()).find(nest).expect("figures of a moment in which little happens");
+        let is_consistent =
+            |figures: &Figures| figures.allocated <= figures.active && figures.active <= figures.resident;
+        let figures = (0..1000)
+            .map(|_| Figures::read())
+            .find(is_consistent)
+            .expect("figures of a moment in which little happens");
         assert!(figures.rss > 1 << 20 && figures.rss < system_total(), "{figures:?}");
     }
 
@@ -245,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn controls_can_be_read_by_name() {
+    fn allocator_controls_can_be_read_by_name() {
         assert_eq!(control_number(b"arenas.page"), Some(page_size() as i64));
         assert_eq!(control_number(b"arenas.quantum"), Some(kvick_store::memory::QUANTUM as i64));
         assert_eq!(control_number(b"opt.abort"), Some(0));
@@ -261,7 +264,7 @@ mod tests {
         let monitor = Monitor::default();
         [5, 9, 2].into_iter().for_each(|bytes| monitor.note(bytes));
         assert_eq!(monitor.peak(), 9);
-        monitor.mark_startup();
+        monitor.record_startup();
         assert!(monitor.peak() >= monitor.startup());
     }
 }

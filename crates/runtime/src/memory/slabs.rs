@@ -24,7 +24,7 @@ use tikv_jemalloc_sys as jemalloc;
 const USES: &[u8] = b"experimental.utilization.batch_query\0";
 
 /// Slabs are examined if at least this fraction of the memory in use (as a divisor) is free in the slabs of the size.
-const WORTHWHILE_SHARE: usize = 50;
+const FREE_DIVISOR: usize = 50;
 
 /// The allocator as a [`Heap`] that can move allocations.
 pub struct Slabs {
@@ -47,7 +47,7 @@ impl Default for Slabs {
 
 impl Slabs {
     /// Whether the allocator provides the required control.
-    pub fn can_move(&self) -> bool {
+    pub fn is_supported(&self) -> bool {
         self.uses.is_some()
     }
 
@@ -66,27 +66,27 @@ impl Slabs {
     }
 
     /// Whether an allocation of this size is in a slab that is to be emptied.
-    fn is_ill_placed(&self, allocation: NonNull<u8>, size: usize) -> bool {
+    fn is_to_be_moved(&self, allocation: NonNull<u8>, size: usize) -> bool {
         let taken_max = self.taken_max.get(size.div_ceil(QUANTUM)).copied().unwrap_or(0);
         if taken_max == 0 {
             return false;
         }
         let Some(uses) = self.uses else { return false };
-        let mut asked: *const c_void = allocation.as_ptr().cast();
-        let mut told = [0usize; 3];
-        let mut told_len = size_of_val(&told);
+        let mut query: *const c_void = allocation.as_ptr().cast();
+        let mut answer = [0usize; 3];
+        let mut answer_len = size_of_val(&answer);
         // SAFETY: the control reads one address and writes three numbers; see the module's documentation.
         let error = unsafe {
             jemalloc::mallctlbymib(
                 uses.as_ptr(),
                 uses.len(),
-                told.as_mut_ptr().cast(),
-                &mut told_len,
-                (&raw mut asked).cast(),
-                size_of_val(&asked),
+                answer.as_mut_ptr().cast(),
+                &mut answer_len,
+                (&raw mut query).cast(),
+                size_of_val(&query),
             )
         };
-        let [free, places, _] = told;
+        let [free, places, _] = answer;
         error == 0 && free > 0 && places.saturating_sub(free) <= taken_max as usize
     }
 }
@@ -95,7 +95,7 @@ impl Slabs {
 unsafe impl Heap for Slabs {
     #[inline]
     unsafe fn relocate(&mut self, allocation: NonNull<u8>, layout: Layout) -> NonNull<u8> {
-        if !self.is_ill_placed(allocation, layout.size()) {
+        if !self.is_to_be_moved(allocation, layout.size()) {
             return allocation;
         }
         let flags = allocator::flags(layout) | jemalloc::MALLOCX_TCACHE_NONE;
@@ -143,7 +143,7 @@ impl Bin {
         let full = self.slabs.saturating_sub(self.open);
         let taken = self.taken.saturating_sub(full * self.places);
         let free = (self.open * self.places).saturating_sub(taken);
-        if self.open < 2 || free < (2 * self.places).max(self.taken / WORTHWHILE_SHARE) {
+        if self.open < 2 || free < (2 * self.places).max(self.taken / FREE_DIVISOR) {
             return 0;
         }
         // If all slabs are about equally empty, emptying half of them would not be enough. If they are nearly full,
@@ -163,7 +163,7 @@ mod tests {
     use std::alloc::GlobalAlloc;
 
     #[test]
-    fn slabs_are_emptied_that_are_used_less_than_others() {
+    fn slabs_below_average_use_are_emptied() {
         let bin = Bin { size: 64, places: 64, slabs: 100, open: 50, taken: 50 * 64 + 50 * 32 };
         assert_eq!(bin.taken_max(), 36);
         assert_eq!(Bin { taken: 50 * 64 + 50 * 50 + 20, ..bin }.taken_max(), 50, "no more than the average");
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_of_many_allocations_moves_together() {
+    fn remaining_allocations_are_compacted() {
         const COUNT: usize = 100_000;
         let layout = Layout::from_size_align(336, 8).expect("a layout");
         // SAFETY: each allocation is written within its size, and freed once at its current address.
@@ -190,7 +190,7 @@ mod tests {
                 }
             }
             let mut slabs = Slabs::default();
-            assert!(slabs.can_move());
+            assert!(slabs.is_supported());
             slabs.look();
             let free = || {
                 refresh();

@@ -22,7 +22,7 @@ pub const BGREWRITEAOF: Command<SessionHandler> = Command::new(
         .acl(&[Categories::ADMIN, Categories::DANGEROUS, Categories::SLOW])
         // The snapshot begins between other commands.
         .lock(LockRule::Global)
-        .doc(Group::Server, "1.0.0", "O(1)", "Gives the append-only file a new base, in the background."),
+        .doc(Group::Server, "1.0.0", "O(1)", "Rewrites the append-only file in the background."),
     rewrite_now,
 );
 
@@ -31,7 +31,7 @@ pub const WAIT: Command<SessionHandler> = Command::new(
     Spec::new("wait", 3)
         .flags(&[Flags::BLOCKING])
         .acl(&[Categories::BLOCKING, Categories::CONNECTION, Categories::SLOW])
-        .doc(Group::Generic, "3.0.0", "O(1)", "Waits until replicas have applied what the connection wrote.")
+        .doc(Group::Generic, "3.0.0", "O(1)", "Waits until replicas have acknowledged the connection's writes.")
         .tips(&["request_policy:all_shards", "response_policy:agg_min"])
         .args(&[Arg::integer("numreplicas"), Arg::integer("timeout")]),
     wait_for_replicas,
@@ -46,7 +46,7 @@ pub const WAITAOF: Command<SessionHandler> = Command::new(
             Group::Generic,
             "7.2.0",
             "O(1)",
-            "Waits until what the connection wrote is on the disks of the server and of replicas.",
+            "Waits until the connection's writes are synced to disk, locally and on replicas.",
         )
         .tips(&["request_policy:all_shards", "response_policy:agg_min"])
         .args(&[Arg::integer("numlocal"), Arg::integer("numreplicas"), Arg::integer("timeout")]),
@@ -55,8 +55,8 @@ pub const WAITAOF: Command<SessionHandler> = Command::new(
 
 fn rewrite_now(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     let server = cx.server;
-    let begun = if cx.in_transaction { None } else { Some(rewrite::begin(server, cx.locked)) };
-    match begun {
+    let started = if cx.in_transaction { None } else { Some(rewrite::begin(server, cx.locked)) };
+    match started {
         Some(Ok(())) => cx.reply.simple("Background append only file rewriting started"),
         Some(Err(Busy(Purpose::AofBase))) if !server.persistence.status().is_ending() => {
             return Err(Error::text("ERR Background append only file rewriting already in progress"));
@@ -76,9 +76,9 @@ fn wait_for_replicas(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> 
     let replicas = parse_i64(&args[1]).ok_or(Error::NOT_INTEGER)?;
     let replicas = u64::try_from(replicas).unwrap_or(0);
     let until_ms = until_ms(&args[2], false, cx.now_ms)?;
-    let there = cx.server.replication.replicas.reached(cx.client.write_offset, false) as u64;
-    if cx.in_transaction || there >= replicas {
-        cx.reply.uint(there);
+    let on_replicas = cx.server.replication.replicas.reached(cx.client.write_offset, false) as u64;
+    if cx.in_transaction || on_replicas >= replicas {
+        cx.reply.uint(on_replicas);
         return Ok(());
     }
     block_request(cx, Place::Memory, 0, replicas, until_ms);
@@ -130,12 +130,12 @@ fn wait(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         return Err(Error::text(DISABLED));
     }
     let offset = cx.client.write_offset;
-    let here = u64::from(aof.synced() >= offset);
-    let there = cx.server.replication.replicas.reached(offset, true) as u64;
-    if cx.in_transaction || (here >= local && there >= replicas) {
+    let on_disk = u64::from(aof.synced() >= offset);
+    let on_replicas = cx.server.replication.replicas.reached(offset, true) as u64;
+    if cx.in_transaction || (on_disk >= local && on_replicas >= replicas) {
         cx.reply.array(2);
-        cx.reply.uint(here);
-        cx.reply.uint(there);
+        cx.reply.uint(on_disk);
+        cx.reply.uint(on_replicas);
         return Ok(());
     }
     block_request(cx, Place::Disk, local, replicas, until_ms);

@@ -9,7 +9,7 @@ use kvick_store::slot::slot;
 /// The family.
 pub static COMMANDS: &[Command<SessionHandler>] = &[CLUSTER, CLUSTERSCAN, ASKING];
 
-const SHOWN: &[Flags] = &[Flags::LOADING, Flags::STALE];
+const READ_ONLY: &[Flags] = &[Flags::LOADING, Flags::STALE];
 const STALE: &[Flags] = &[Flags::STALE];
 const ADMIN: &[Flags] = &[Flags::ADMIN, Flags::STALE];
 const RESETS: &[Flags] = &[Flags::ADMIN, Flags::STALE, Flags::NOSCRIPT];
@@ -57,12 +57,12 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
         Group::Cluster,
         "3.0.0",
         "Depends on subcommand.",
-        "A container for commands about the cluster.",
+        "A container for cluster commands.",
     ),
     &[
         Command::new(
             about("addslots", -3, CHANGES)
-                .doc(Group::Cluster, "3.0.0", "O(N), N being the slots", "Takes slots for this node.")
+                .doc(Group::Cluster, "3.0.0", "O(N), N being the slots", "Assigns slots to this node.")
                 .args(&[Arg::integer("slot").multiple()]),
             disabled,
         ),
@@ -72,14 +72,14 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
                     Group::Cluster,
                     "7.0.0",
                     "O(N), N being the slots in the ranges",
-                    "Takes ranges of slots for this node.",
+                    "Assigns ranges of slots to this node.",
                 )
                 .args(&[RANGE.multiple()]),
             disabled,
         ),
         Command::new(
             about("bumpepoch", 2, CHANGES)
-                .doc(Group::Cluster, "3.0.0", "O(1)", "Begins a new configuration epoch.")
+                .doc(Group::Cluster, "3.0.0", "O(1)", "Increments the configuration epoch.")
                 .tips(VARYING),
             disabled,
         ),
@@ -88,7 +88,7 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
                 Group::Cluster,
                 "9.0.0",
                 "O(N), N being the migrations",
-                "Ends the migrations of slots from this node.",
+                "Cancels slot migrations from this node.",
             ),
             disabled,
         ),
@@ -98,7 +98,7 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
                     Group::Cluster,
                     "3.0.0",
                     "O(N), N being the reports",
-                    "Tells how many nodes say that a node has failed.",
+                    "Returns the number of active failure reports of a node.",
                 )
                 .tips(VARYING)
                 .history(&[("9.0.0", "Reports of a node that counts as failed are not counted any more.")])
@@ -107,18 +107,13 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
         ),
         Command::new(
             about("countkeysinslot", 3, STALE)
-                .doc(Group::Cluster, "3.0.0", "O(1)", "Tells how many keys are in a slot.")
+                .doc(Group::Cluster, "3.0.0", "O(1)", "Returns the number of keys in a slot.")
                 .args(&[Arg::integer("slot")]),
             disabled,
         ),
         Command::new(
             about("delslots", -3, CHANGES)
-                .doc(
-                    Group::Cluster,
-                    "3.0.0",
-                    "O(N), N being the slots",
-                    "Has slots be no node's as far as this node knows.",
-                )
+                .doc(Group::Cluster, "3.0.0", "O(N), N being the slots", "Marks slots as unassigned on this node.")
                 .args(&[Arg::integer("slot").multiple()]),
             disabled,
         ),
@@ -128,14 +123,14 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
                     Group::Cluster,
                     "7.0.0",
                     "O(N), N being the slots in the ranges",
-                    "Has ranges of slots be no node's as far as this node knows.",
+                    "Marks ranges of slots as unassigned on this node.",
                 )
                 .args(&[RANGE.multiple()]),
             disabled,
         ),
         Command::new(
             about("failover", -2, CHANGES)
-                .doc(Group::Cluster, "3.0.0", "O(1)", "Has a replica take over from its primary.")
+                .doc(Group::Cluster, "3.0.0", "O(1)", "Starts a failover from a replica to itself.")
                 .args(&[Arg::one_of("options", &[Arg::word("force", "FORCE"), Arg::word("takeover", "TAKEOVER")])
                     .optional()]),
             disabled,
@@ -151,16 +146,23 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
             disabled,
         ),
         Command::new(
-            about("flushslots", 2, CHANGES).doc(Group::Cluster, "3.0.0", "O(1)", "Gives up all slots of this node."),
+            about("flushslots", 2, CHANGES).doc(
+                Group::Cluster,
+                "3.0.0",
+                "O(1)",
+                "Removes all slot assignments of this node.",
+            ),
             disabled,
         ),
         Command::new(
-            about("forget", 3, CHANGES).doc(Group::Cluster, "3.0.0", "O(1)", "Forgets a node.").args(NODE),
+            about("forget", 3, CHANGES)
+                .doc(Group::Cluster, "3.0.0", "O(1)", "Removes a node from the node table.")
+                .args(NODE),
             disabled,
         ),
         Command::new(
             about("getkeysinslot", 4, STALE)
-                .doc(Group::Cluster, "3.0.0", "O(N), N being the keys asked for", "Lists keys of a slot.")
+                .doc(Group::Cluster, "3.0.0", "O(N), N being the keys asked for", "Returns keys of a slot.")
                 .tips(VARYING)
                 .args(&[Arg::integer("slot"), Arg::integer("count")]),
             disabled,
@@ -170,23 +172,23 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
                 Group::Cluster,
                 "9.0.0",
                 "O(N), N being the migrations",
-                "Tells how far migrations of slots are.",
+                "Returns the state of slot migrations.",
             ),
             disabled,
         ),
         Command::new(
-            about("help", 2, SHOWN).doc(Group::Cluster, "5.0.0", "O(1)", "Tells what the subcommands are for."),
+            about("help", 2, READ_ONLY).doc(Group::Cluster, "5.0.0", "O(1)", "Returns help about the subcommands."),
             disabled,
         ),
         Command::new(
-            about("info", 2, SHOWN)
-                .doc(Group::Cluster, "3.0.0", "O(1)", "Tells of the cluster as this node sees it.")
+            about("info", 2, READ_ONLY)
+                .doc(Group::Cluster, "3.0.0", "O(1)", "Returns the state of the cluster as seen by this node.")
                 .tips(VARYING),
             disabled,
         ),
         Command::new(
             about("keyslot", 3, STALE)
-                .doc(Group::Cluster, "3.0.0", "O(N), N being the bytes of the key", "Tells the slot of a key.")
+                .doc(Group::Cluster, "3.0.0", "O(N), N being the bytes of the key", "Returns the slot of a key.")
                 .args(&[Arg::string("key")]),
             keyslot,
         ),
@@ -198,7 +200,7 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
         ),
         Command::new(
             about("meet", -4, CHANGES)
-                .doc(Group::Cluster, "3.0.0", "O(1)", "Has another node join the cluster.")
+                .doc(Group::Cluster, "3.0.0", "O(1)", "Makes this node handshake with another node.")
                 .history(&[("4.0.0", "The argument `cluster_bus_port`.")])
                 .args(&[
                     Arg::string("ip"),
@@ -213,7 +215,7 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
                     Group::Cluster,
                     "9.0.0",
                     "O(N), N being the slots in the ranges",
-                    "Begins to move slots to other nodes.",
+                    "Starts migrating slots to other nodes.",
                 )
                 .args(&[Arg::block(
                     "migration-group",
@@ -227,15 +229,18 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
                 .multiple()]),
             disabled,
         ),
-        Command::new(about("myid", 2, SHOWN).doc(Group::Cluster, "3.0.0", "O(1)", "Tells this node's name."), disabled),
         Command::new(
-            about("myshardid", 2, SHOWN)
-                .doc(Group::Cluster, "7.2.0", "O(1)", "Tells the name of this node's shard.")
+            about("myid", 2, READ_ONLY).doc(Group::Cluster, "3.0.0", "O(1)", "Returns the ID of this node."),
+            disabled,
+        ),
+        Command::new(
+            about("myshardid", 2, READ_ONLY)
+                .doc(Group::Cluster, "7.2.0", "O(1)", "Returns the shard ID of this node.")
                 .tips(VARYING),
             disabled,
         ),
         Command::new(
-            about("nodes", 2, SHOWN)
+            about("nodes", 2, READ_ONLY)
                 .doc(Group::Cluster, "3.0.0", "O(N), N being the nodes", "Lists the nodes that this node knows.")
                 .tips(VARYING),
             disabled,
@@ -249,7 +254,7 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
         ),
         Command::new(
             about("replicate", -3, CHANGES)
-                .doc(Group::Cluster, "3.0.0", "O(1)", "Has this node be the replica of another, or of none.")
+                .doc(Group::Cluster, "3.0.0", "O(1)", "Makes this node a replica of another node, or of none.")
                 .history(&[("9.0.0", "NO ONE, for no node.")])
                 .args(&[Arg::one_of(
                     "args",
@@ -266,7 +271,7 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
                     Group::Cluster,
                     "3.0.0",
                     "O(N), N being the nodes; a FLUSHALL may be part of it",
-                    "Has this node leave the cluster.",
+                    "Resets the cluster state of this node.",
                 )
                 .args(&[Arg::one_of("reset-type", &[Arg::word("hard", "HARD"), Arg::word("soft", "SOFT")]).optional()]),
             disabled,
@@ -276,7 +281,7 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
                 Group::Cluster,
                 "3.0.0",
                 "O(1)",
-                "Writes what this node knows of the cluster to its file.",
+                "Saves the cluster state to the configuration file of this node.",
             ),
             disabled,
         ),
@@ -288,13 +293,13 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
         ),
         Command::new(
             about("setslot", -4, CHANGES_REPLICATED)
-                .doc(Group::Cluster, "3.0.0", "O(1)", "Says whose a slot is, or that it moves.")
+                .doc(Group::Cluster, "3.0.0", "O(1)", "Assigns a slot to a node, or marks it as migrating.")
                 .history(&[("8.0.0", "The option `TIMEOUT`.")])
                 .args(SETSLOT),
             disabled,
         ),
         Command::new(
-            about("shards", 2, SHOWN)
+            about("shards", 2, READ_ONLY)
                 .doc(Group::Cluster, "7.0.0", "O(N), N being the nodes", "Lists the shards with their nodes and slots.")
                 .tips(VARYING)
                 .history(&[("9.1.0", "`id` of shards, and `availability-zone` of nodes.")]),
@@ -309,19 +314,19 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
             disabled,
         ),
         Command::new(
-            about("slot-stats", -4, SHOWN)
+            about("slot-stats", -4, READ_ONLY)
                 .doc(
                     Group::Cluster,
                     "8.0.0",
                     "O(N), N being the slots; O(N*log(N)) with ORDERBY",
-                    "Tells how much slots are used.",
+                    "Returns usage statistics of slots.",
                 )
                 .tips(&["nondeterministic_output", "request_policy:all_shards"])
                 .args(SLOT_STATS),
             disabled,
         ),
         Command::new(
-            about("slots", 2, SHOWN)
+            about("slots", 2, READ_ONLY)
                 .doc(Group::Cluster, "3.0.0", "O(N), N being the nodes", "Lists ranges of slots with their nodes.")
                 .tips(VARYING)
                 .history(&[
@@ -333,7 +338,12 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
         ),
         Command::new(
             about("syncslots", -3, CHANGES_REPLICATED)
-                .doc(Group::Cluster, "9.0.0", "Depends on subcommand.", "Used between nodes when slots move.")
+                .doc(
+                    Group::Cluster,
+                    "9.0.0",
+                    "Depends on subcommand.",
+                    "Internal command of slot migrations between nodes.",
+                )
                 .internal(),
             disabled,
         ),
@@ -346,7 +356,7 @@ pub const CLUSTERSCAN: Command<SessionHandler> = Command::new(
         .flags(&[Flags::READONLY, Flags::TOUCHES_ARBITRARY_KEYS])
         .acl(&[Categories::KEYSPACE])
         .keys(&[KeySpec::at(1, &[KeyFlags::NOT_KEY])])
-        .doc(Group::Cluster, "9.1.0", "O(N), N being the keys returned", "Iterates over the keys of a cluster.")
+        .doc(Group::Cluster, "9.1.0", "O(N), N being the keys returned", "Iterates over the keys of the cluster.")
         .tips(&["nondeterministic_output", "request_policy:special", "response_policy:special"])
         .args(&[
             Arg::string("cursor"),
@@ -364,7 +374,7 @@ pub const ASKING: Command<SessionHandler> = Command::new(
         Group::Cluster,
         "3.0.0",
         "O(1)",
-        "Has a node serve the next command although its slot is on its way.",
+        "Allows the next command to access a slot that is being imported.",
     ),
     disabled,
 );

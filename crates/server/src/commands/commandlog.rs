@@ -29,7 +29,7 @@ pub const COMMANDLOG: Command<SessionHandler> = Command::container(
         Group::Server,
         "8.1.0",
         "Depends on subcommand.",
-        "A container for the logs of commands that took long or were large.",
+        "A container for command log commands.",
     ),
     &[
         Command::new(
@@ -39,7 +39,7 @@ pub const COMMANDLOG: Command<SessionHandler> = Command::container(
                     Group::Server,
                     "8.1.0",
                     "O(N) where N is the number of entries returned",
-                    "Returns a log's entries.",
+                    "Returns the entries of a command log.",
                 )
                 .tips(GET_TIPS)
                 .args(&[Arg::integer("count"), Arg::one_of("type", KINDS)]),
@@ -48,7 +48,7 @@ pub const COMMANDLOG: Command<SessionHandler> = Command::container(
         Command::new(
             Spec::new("len", 3)
                 .flags(ADMIN)
-                .doc(Group::Server, "8.1.0", "O(1)", "Returns the number of a log's entries.")
+                .doc(Group::Server, "8.1.0", "O(1)", "Returns the number of entries of a command log.")
                 .tips(LEN_TIPS)
                 .args(&[Arg::one_of("type", KINDS)]),
             len,
@@ -60,19 +60,14 @@ pub const COMMANDLOG: Command<SessionHandler> = Command::container(
                     Group::Server,
                     "8.1.0",
                     "O(N) where N is the number of entries in the commandlog",
-                    "Empties a log.",
+                    "Clears a command log.",
                 )
                 .tips(RESET_TIPS)
                 .args(&[Arg::one_of("type", KINDS)]),
             reset,
         ),
         Command::new(
-            Spec::new("help", 2).flags(OPEN).doc(
-                Group::Server,
-                "8.1.0",
-                "O(1)",
-                "Returns a text about the subcommands.",
-            ),
+            Spec::new("help", 2).flags(OPEN).doc(Group::Server, "8.1.0", "O(1)", "Returns help about the subcommands."),
             commandlog_help,
         ),
     ],
@@ -84,7 +79,7 @@ pub const SLOWLOG: Command<SessionHandler> = Command::container(
         Group::Server,
         "2.2.12",
         "Depends on subcommand.",
-        "A container for the log of commands that took long.",
+        "A container for slow log commands.",
     ),
     &[
         Command::new(
@@ -94,7 +89,7 @@ pub const SLOWLOG: Command<SessionHandler> = Command::container(
                     Group::Server,
                     "2.2.12",
                     "O(N) where N is the number of entries returned",
-                    "Shows the latest entries of the slow log.",
+                    "Returns the latest entries of the slow log.",
                 )
                 .history(&[("4.0.0", "The reply tells the client's address and name.")])
                 .tips(GET_TIPS)
@@ -104,7 +99,7 @@ pub const SLOWLOG: Command<SessionHandler> = Command::container(
         Command::new(
             Spec::new("len", 2)
                 .flags(ADMIN)
-                .doc(Group::Server, "2.2.12", "O(1)", "Returns the number of the slow log's entries.")
+                .doc(Group::Server, "2.2.12", "O(1)", "Returns the number of entries of the slow log.")
                 .tips(LEN_TIPS),
             slowlog_len,
         ),
@@ -115,18 +110,13 @@ pub const SLOWLOG: Command<SessionHandler> = Command::container(
                     Group::Server,
                     "2.2.12",
                     "O(N) where N is the number of entries in the slowlog",
-                    "Empties the slow log.",
+                    "Clears the slow log.",
                 )
                 .tips(RESET_TIPS),
             slowlog_reset,
         ),
         Command::new(
-            Spec::new("help", 2).flags(OPEN).doc(
-                Group::Server,
-                "6.2.0",
-                "O(1)",
-                "Returns a text about the subcommands.",
-            ),
+            Spec::new("help", 2).flags(OPEN).doc(Group::Server, "6.2.0", "O(1)", "Returns help about the subcommands."),
             slowlog_help,
         ),
     ],
@@ -213,12 +203,12 @@ fn commandlog_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     const LINES: &[&str] = &[
         "GET <count> <type>",
         "    Show the latest <count> entries of a log, all of them for -1. <type> is one of",
-        "    slow, large-request and large-reply. An entry is made of its number, the time,",
+        "    slow, large-request and large-reply. An entry consists of its ID, the time,",
         "    the microseconds or bytes, the arguments, the client's address and its name.",
         "LEN <type>",
         "    Show how many entries a log has.",
         "RESET <type>",
-        "    Empty a log.",
+        "    Clear a log.",
     ];
     help::reply(cx, "COMMANDLOG", LINES);
     Ok(())
@@ -228,12 +218,12 @@ fn slowlog_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     const LINES: &[&str] = &[
         "GET [<count>]",
         "    Show the latest <count> entries (default: 10), all of them for -1. An entry is",
-        "    made of its number, the time, the microseconds, the arguments, the client's",
+        "    composed of its ID, the time, the microseconds, the arguments, the client's",
         "    address and its name.",
         "LEN",
         "    Show how many entries there are.",
         "RESET",
-        "    Empty the log.",
+        "    Clear the log.",
     ];
     help::reply(cx, "SLOWLOG", LINES);
     Ok(())

@@ -24,7 +24,7 @@ pub const HELLO: Command<SessionHandler> = Command::new(
         .flags(&[Flags::LOGS_IN])
         .flags(&[Flags::NOSCRIPT, Flags::LOADING, Flags::STALE, Flags::FAST, Flags::NO_AUTH, Flags::ALLOW_BUSY])
         .acl(&[Categories::CONNECTION])
-        .doc(Group::Connection, "6.0.0", "O(1)", "Agrees on the protocol, and tells about the server.")
+        .doc(Group::Connection, "6.0.0", "O(1)", "Negotiates the protocol version and describes the server.")
         .history(&[
             ("8.1.0", "The reply has `availability_zone` when that is configured."),
             ("6.2.0", "`protover` may be left out."),
@@ -42,15 +42,15 @@ pub const HELLO: Command<SessionHandler> = Command::new(
 );
 
 /// The options of HELLO.
-struct Greeting<'a> {
+struct HelloOptions<'a> {
     version: Option<Version>,
     credentials: Option<(&'a [u8], &'a [u8])>,
     name: Option<&'a [u8]>,
 }
 
 fn hello(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
-    let greeting = read_greeting(cx.client, args)?;
-    if let Some((user, password)) = greeting.credentials {
+    let options = parse_hello(cx.client, args)?;
+    if let Some((user, password)) = options.credentials {
         authenticate(cx, &args[0], user, password)?;
     }
     if !cx.client.identity.authenticated {
@@ -60,10 +60,10 @@ fn hello(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
              same time",
         ));
     }
-    if let Some(name) = greeting.name {
+    if let Some(name) = options.name {
         names::set_name(cx.client, name);
     }
-    if let Some(version) = greeting.version {
+    if let Some(version) = options.version {
         cx.client.set_version(version);
         cx.reply.set_version(version);
     }
@@ -71,10 +71,10 @@ fn hello(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-fn read_greeting<'a>(client: &mut Client, args: Args<'a>) -> Result<Greeting<'a>, Error> {
-    let mut greeting = Greeting { version: None, credentials: None, name: None };
-    let Some(number) = args.get(1) else { return Ok(greeting) };
-    greeting.version = Some(match parse_i64(number) {
+fn parse_hello<'a>(client: &mut Client, args: Args<'a>) -> Result<HelloOptions<'a>, Error> {
+    let mut options = HelloOptions { version: None, credentials: None, name: None };
+    let Some(number) = args.get(1) else { return Ok(options) };
+    options.version = Some(match parse_i64(number) {
         Some(2) => Version::Resp2,
         Some(3) => Version::Resp3,
         Some(_) => return Err(Error::text("NOPROTO unsupported protocol version")),
@@ -86,17 +86,17 @@ fn read_greeting<'a>(client: &mut Client, args: Args<'a>) -> Result<Greeting<'a>
             (option.eq_ignore_ascii_case(b"AUTH"), args.get(at + 1), args.get(at + 2))
         {
             [at + 1, at + 2].into_iter().for_each(|secret| client.redact(secret));
-            greeting.credentials = Some((user, password));
+            options.credentials = Some((user, password));
             at += 3;
         } else if let (true, Some(name)) = (option.eq_ignore_ascii_case(b"SETNAME"), args.get(at + 1)) {
             names::check_name(name)?;
-            greeting.name = Some(name);
+            options.name = Some(name);
             at += 2;
         } else {
             return Err(Error::new(format!("ERR Syntax error in HELLO option '{}'", String::from_utf8_lossy(option))));
         }
     }
-    Ok(greeting)
+    Ok(options)
 }
 
 fn reply_about_server(cx: &mut Session<'_>) {
@@ -128,14 +128,14 @@ fn reply_about_server(cx: &mut Session<'_>) {
     }
 }
 
-/// AUTH [username] password
+/// `AUTH [username] password`
 pub const AUTH: Command<SessionHandler> = Command::new(
     Spec::new("auth", -2)
         .flags(&[Flags::LOGS_IN])
         .flags(&[Flags::NOSCRIPT, Flags::LOADING, Flags::STALE, Flags::FAST, Flags::NO_AUTH, Flags::ALLOW_BUSY])
         .acl(&[Categories::CONNECTION])
-        .doc(Group::Connection, "1.0.0", "O(N), N being the user's passwords", "Proves who the client is.")
-        .history(&[("6.0.0", "Takes a user name too.")])
+        .doc(Group::Connection, "1.0.0", "O(N), N being the user's passwords", "Authenticates the connection.")
+        .history(&[("6.0.0", "Added the username argument.")])
         .args(&[Arg::string("username").optional().since("6.0.0"), Arg::string("password")]),
     auth,
 );
@@ -185,7 +185,7 @@ pub const SELECT: Command<SessionHandler> = Command::new(
         .databases(|args, count| is_database(args.get(1)?, count).then(|| smallvec![1]))
         .flags(&[Flags::ALLOW_BUSY, Flags::LOADING, Flags::STALE, Flags::FAST])
         .acl(&[Categories::CONNECTION])
-        .doc(Group::Connection, "1.0.0", "O(1)", "Changes the database that commands work on.")
+        .doc(Group::Connection, "1.0.0", "O(1)", "Selects the database of the connection.")
         .args(&[Arg::integer("index")]),
     select,
 );
@@ -204,13 +204,18 @@ fn select(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
 
 /// READONLY
 pub const READONLY: Command<SessionHandler> = Command::new(
-    about_replicas("readonly").doc(Group::Cluster, "3.0.0", "O(1)", "Allows a replica to answer reads itself."),
+    about_replicas("readonly").doc(Group::Cluster, "3.0.0", "O(1)", "Enables read-only commands on a cluster replica."),
     readonly,
 );
 
 /// READWRITE
 pub const READWRITE: Command<SessionHandler> = Command::new(
-    about_replicas("readwrite").doc(Group::Cluster, "3.0.0", "O(1)", "Takes back what READONLY allowed."),
+    about_replicas("readwrite").doc(
+        Group::Cluster,
+        "3.0.0",
+        "O(1)",
+        "Disables read-only commands on a cluster replica.",
+    ),
     readwrite,
 );
 
@@ -237,7 +242,7 @@ pub const QUIT: Command<SessionHandler> = Command::new(
         .flags(&[Flags::IMMEDIATE, Flags::SUBSCRIBED])
         .flags(&[Flags::ALLOW_BUSY, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE, Flags::FAST, Flags::NO_AUTH])
         .acl(&[Categories::CONNECTION])
-        .doc(Group::Connection, "1.0.0", "O(1)", "Ends the connection."),
+        .doc(Group::Connection, "1.0.0", "O(1)", "Closes the connection."),
     quit,
 );
 
@@ -253,7 +258,7 @@ pub const RESET: Command<SessionHandler> = Command::new(
         .flags(&[Flags::IMMEDIATE, Flags::SUBSCRIBED, Flags::UNWATCHES])
         .flags(&[Flags::NOSCRIPT, Flags::LOADING, Flags::STALE, Flags::FAST, Flags::NO_AUTH, Flags::ALLOW_BUSY])
         .acl(&[Categories::CONNECTION])
-        .doc(Group::Connection, "6.2.0", "O(1)", "Makes the connection as it was when it was new."),
+        .doc(Group::Connection, "6.2.0", "O(1)", "Resets the state of the connection."),
     reset,
 );
 
@@ -264,7 +269,7 @@ fn reset(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     client.end_monitor(cx.server);
     client.select(0);
     client.set_version(Version::Resp2);
-    client.assume(Identity::newcomer(cx.server, &cx.server.acl));
+    client.assume(Identity::for_new_connection(cx.server, &cx.server.acl));
     client.is_reset = true;
     names::set_name(client, b"");
     let chosen = ClientFlags::NO_TOUCH | ClientFlags::NO_EVICT | ClientFlags::IMPORT_SOURCE | ClientFlags::READONLY;

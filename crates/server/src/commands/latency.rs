@@ -17,7 +17,7 @@ pub static COMMANDS: &[Command<SessionHandler>] = &[LATENCY];
 const ADMIN: &[Flags] = &[Flags::ADMIN, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE];
 const TIPS: &[&str] = &["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"];
 /// A sufficient rate of background passes for expiry.
-const HZ_ENOUGH: u32 = 100;
+const HZ_SUFFICIENT: u32 = 100;
 
 /// LATENCY
 pub const LATENCY: Command<SessionHandler> = Command::container(
@@ -25,20 +25,20 @@ pub const LATENCY: Command<SessionHandler> = Command::container(
         Group::Server,
         "2.8.13",
         "Depends on subcommand.",
-        "A container for commands about what takes long.",
+        "A container for latency diagnostics commands.",
     ),
     &[
         Command::new(
             Spec::new("latest", 2)
                 .flags(ADMIN)
-                .doc(Group::Server, "2.8.13", "O(1)", "Returns the latest sample of each kind of event.")
+                .doc(Group::Server, "2.8.13", "O(1)", "Returns the latest latency sample of each event.")
                 .tips(TIPS),
             latest,
         ),
         Command::new(
             Spec::new("history", 3)
                 .flags(ADMIN)
-                .doc(Group::Server, "2.8.13", "O(1)", "Returns an event's samples.")
+                .doc(Group::Server, "2.8.13", "O(1)", "Returns the latency samples of an event.")
                 .tips(TIPS)
                 .args(&[Arg::string("event")]),
             history,
@@ -46,7 +46,7 @@ pub const LATENCY: Command<SessionHandler> = Command::container(
         Command::new(
             Spec::new("reset", -2)
                 .flags(ADMIN)
-                .doc(Group::Server, "2.8.13", "O(1)", "Forgets the samples of some events, or of all.")
+                .doc(Group::Server, "2.8.13", "O(1)", "Resets the latency samples of some or all events.")
                 .tips(&["request_policy:all_nodes", "response_policy:agg_sum"])
                 .args(&[Arg::string("event").optional().multiple()]),
             reset,
@@ -54,7 +54,7 @@ pub const LATENCY: Command<SessionHandler> = Command::container(
         Command::new(
             Spec::new("graph", 3)
                 .flags(ADMIN)
-                .doc(Group::Server, "2.8.13", "O(1)", "Draws an event's samples.")
+                .doc(Group::Server, "2.8.13", "O(1)", "Returns a graph of the latency samples of an event.")
                 .tips(TIPS)
                 .args(&[Arg::string("event")]),
             draw,
@@ -62,7 +62,7 @@ pub const LATENCY: Command<SessionHandler> = Command::container(
         Command::new(
             Spec::new("doctor", 2)
                 .flags(ADMIN)
-                .doc(Group::Server, "2.8.13", "O(1)", "Returns a report on what took long.")
+                .doc(Group::Server, "2.8.13", "O(1)", "Returns a latency analysis report.")
                 .tips(TIPS),
             doctor,
         ),
@@ -73,7 +73,7 @@ pub const LATENCY: Command<SessionHandler> = Command::container(
                     Group::Server,
                     "7.0.0",
                     "O(N) where N is the number of commands with latency information being retrieved.",
-                    "Returns how long commands took, as distributions.",
+                    "Returns latency histograms of commands.",
                 )
                 .tips(TIPS)
                 .args(&[Arg::string("command").optional().multiple()]),
@@ -84,7 +84,7 @@ pub const LATENCY: Command<SessionHandler> = Command::container(
                 Group::Server,
                 "2.8.13",
                 "O(1)",
-                "Returns a text about the subcommands.",
+                "Returns help about the subcommands.",
             ),
             latency_help,
         ),
@@ -143,19 +143,18 @@ fn diagnosis(server: &Services, now: i64) -> String {
     let threshold_ms = values.read(logging::LATENCY_MONITOR_THRESHOLD);
     if all.is_empty() {
         return if threshold_ms == 0 {
-            "Nothing was measured: latency monitoring is off. \"CONFIG SET latency-monitor-threshold <milliseconds>\" \
-             turns it on.\n"
+            "Latency monitoring is disabled. Run \"CONFIG SET latency-monitor-threshold <milliseconds>\" to enable \
+             it.\n"
                 .into()
         } else {
-            "Nothing took long as far as was measured.\n".into()
+            "No latency spikes were observed.\n".into()
         };
     }
-    let mut report = "Some things took long in this server.\n\n".to_owned();
+    let mut report = "Latency spikes were observed.\n\n".to_owned();
     for (number, (event, series)) in all.iter().enumerate() {
         let summary = series.summary(now);
         report += &format!(
-            "{}. {event}: {} times long (average {} ms, mean deviation {} ms, every {:.2} s). The longest ever took {} \
-             ms.\n",
+            "{}. {event}: {} spikes (average {} ms, mean deviation {} ms, period {:.2} s). The longest took {} ms.\n",
             number + 1,
             series.samples.len(),
             summary.average_ms,
@@ -168,27 +167,28 @@ fn diagnosis(server: &Services, now: i64) -> String {
     let slow_us = values.read(logging::COMMANDLOG_EXECUTION_SLOWER_THAN);
     let records = slow_us >= 0 && values.read(logging::COMMANDLOG_SLOW_EXECUTION_MAX_LEN) > 0;
     let record_all = format!(
-        "The slow log does not record all of these commands. \"CONFIG SET slowlog-log-slower-than {}\" makes it do so.",
+        "The slow log does not record all of these commands. Run \"CONFIG SET slowlog-log-slower-than {}\" to record \
+         them.",
         threshold_ms.saturating_mul(1000)
     );
     let advice = [
         (seen("command") && (!records || slow_us / 1000 > threshold_ms as i64), record_all.as_str()),
-        (seen("command"), "The slow log tells which commands took long: see SLOWLOG GET."),
+        (seen("command"), "The slow log shows which commands were slow: see SLOWLOG GET."),
         (
             seen("fast-command"),
-            "Commands that do little took long: the machine does not give this process its time. Other processes, or \
-             other guests of the same host, may be using it; valkey-cli --intrinsic-latency measures that.",
+            "Fast commands were slow, so the process does not get enough CPU time. Check for other processes on this \
+             machine and other guests of the host. valkey-cli --intrinsic-latency measures their effect.",
         ),
         (
-            seen("expire-cycle") && values.read(process::HZ) < HZ_ENOUGH,
-            "Expiring keys takes long at a time. \"CONFIG SET hz 100\" spreads it more evenly.",
+            seen("expire-cycle") && values.read(process::HZ) < HZ_SUFFICIENT,
+            "Cycles of active expiry are long. Run \"CONFIG SET hz 100\" to spread the work.",
         ),
         (
             seen("command") || seen("expire-cycle"),
-            "Deleting large values takes long. Several smaller ones, UNLINK and the lazyfree settings are kinder.",
+            "Deleting large values may be slow. Use smaller values, UNLINK, or the lazyfree settings.",
         ),
     ];
-    report += "\nWhat may help:\n";
+    report += "\nAdvice:\n";
     for (_, text) in advice.iter().filter(|(applies, _)| *applies) {
         report += &format!("\n- {text}\n");
     }
@@ -235,15 +235,15 @@ pub fn durations(server: &Services, command: &CommandInfo) -> Distribution {
 fn latency_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     const LINES: &[&str] = &[
         "DOCTOR",
-        "    Say what took long, and what may help.",
+        "    Return a latency analysis report, with advice.",
         "GRAPH <event>",
-        "    Draw the samples of <event>.",
+        "    Return a graph of the latency of <event>.",
         "HISTORY <event>",
         "    Show the time and milliseconds of each sample of <event>.",
         "LATEST",
         "    Show the latest sample of each event.",
         "RESET [<event> ...]",
-        "    Forget the samples of some events.",
+        "    Reset the samples of some events.",
         "    (default: of all events)",
         "HISTOGRAM [COMMAND ...]",
         "    Show how many calls of each command took less than each power of two of microseconds.",

@@ -16,22 +16,22 @@ const COLUMNS_MAX: i64 = 160;
 const ROWS: i64 = 16;
 const ROWS_MAX: i64 = 80;
 
-/// LOLWUT [VERSION version] [columns [rows]]
+/// `LOLWUT [VERSION version] [columns [rows]]`
 pub const LOLWUT: Command<SessionHandler> = Command::new(
     Spec::new("lolwut", -1)
         .flags(&[Flags::READONLY, Flags::FAST])
-        .doc(Group::Server, "5.0.0", "", "Draws something, and tells the server's version.")
+        .doc(Group::Server, "5.0.0", "", "Returns computer art and the server version.")
         .args(&[Arg::integer("version").token("VERSION").optional()]),
     lolwut,
 );
 
 fn lolwut(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
-    let names_version = args.len() >= 3 && args[1].eq_ignore_ascii_case(b"version");
-    if names_version {
+    let has_version = args.len() >= 3 && args[1].eq_ignore_ascii_case(b"version");
+    if has_version {
         // Earlier versions drew other pictures; there is only one here.
         parse_i64(&args[2]).ok_or(Error::NOT_INTEGER)?;
     }
-    let sizes = args.slice_from(if names_version { 3 } else { 1 });
+    let sizes = args.slice_from(if has_version { 3 } else { 1 });
     let size = |index: usize, default: i64, max: i64| match sizes.get(index) {
         None => Ok(default),
         Some(text) => parse_i64(text).map(|size| size.clamp(1, max)).ok_or(Error::NOT_INTEGER),

@@ -15,9 +15,9 @@ const SURVEY_TIPS: &[&str] = &["nondeterministic_output", "request_policy:all_sh
 /// A key's share of a table: one slot.
 const SLOT: usize = size_of::<u64>();
 /// Below this, memory use is not diagnosed.
-const EMPTY_BELOW: usize = 5 << 20;
+const EMPTY_BYTES_MAX: usize = 5 << 20;
 /// Smaller waste is ignored.
-const WASTE_MIN: i64 = 10 << 20;
+const OVERHEAD_BYTES_MIN: i64 = 10 << 20;
 /// Acceptable average memory per client, in bytes.
 const CLIENT_MAX: usize = 200 << 10;
 
@@ -27,7 +27,7 @@ pub const MEMORY: Command<SessionHandler> = Command::container(
         Group::Server,
         "4.0.0",
         "Depends on subcommand.",
-        "A container for commands about memory.",
+        "A container for memory diagnostics commands.",
     ),
     &[
         Command::new(
@@ -38,20 +38,20 @@ pub const MEMORY: Command<SessionHandler> = Command::container(
                     Group::Server,
                     "4.0.0",
                     "O(N) where N is the number of samples.",
-                    "Estimates what a key takes of memory.",
+                    "Estimates the memory usage of a key.",
                 )
                 .args(&[Arg::key("key"), Arg::integer("count").token("SAMPLES").optional()]),
             usage,
         ),
         Command::new(
             Spec::new("stats", 2)
-                .doc(Group::Server, "4.0.0", "O(1)", "Returns figures of the use of memory.")
+                .doc(Group::Server, "4.0.0", "O(1)", "Returns memory usage statistics.")
                 .tips(SURVEY_TIPS),
             stats,
         ),
         Command::new(
             Spec::new("doctor", 2)
-                .doc(Group::Server, "4.0.0", "O(1)", "Returns a report on problems with memory.")
+                .doc(Group::Server, "4.0.0", "O(1)", "Returns a memory problems report.")
                 .tips(SURVEY_TIPS),
             doctor,
         ),
@@ -62,7 +62,7 @@ pub const MEMORY: Command<SessionHandler> = Command::container(
                     Group::Server,
                     "4.0.0",
                     "Depends on how much memory is allocated, could be slow",
-                    "Has the allocator give back memory that it does not use.",
+                    "Asks the allocator to release unused memory.",
                 )
                 .tips(&["request_policy:all_shards", "response_policy:all_succeeded"]),
             purge,
@@ -74,7 +74,7 @@ pub const MEMORY: Command<SessionHandler> = Command::container(
                     Group::Server,
                     "4.0.0",
                     "Depends on how much memory is allocated, could be slow",
-                    "Returns the allocator's own report.",
+                    "Returns the allocator statistics.",
                 )
                 .tips(SURVEY_TIPS),
             malloc_stats,
@@ -84,7 +84,7 @@ pub const MEMORY: Command<SessionHandler> = Command::container(
                 Group::Server,
                 "4.0.0",
                 "O(1)",
-                "Returns a text about the subcommands.",
+                "Returns help about the subcommands.",
             ),
             memory_help,
         ),
@@ -213,9 +213,8 @@ fn doctor(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
 /// Diagnoses memory use, with the reference's limits.
 fn diagnosis(overview: &Overview, clients: usize) -> String {
     let allocated = overview.figures.used;
-    if allocated < EMPTY_BELOW {
-        return "Hello. This server holds next to nothing, so there is nothing to find yet: please ask again when there \
-                is data in it.\n"
+    if allocated < EMPTY_BYTES_MAX {
+        return "The data set is too small for a diagnosis. Run MEMORY DOCTOR again when the server has more data.\n"
             .into();
     }
     let (fragmentation, small_free) = overview.fragmentation();
@@ -224,37 +223,38 @@ fn diagnosis(overview: &Overview, clients: usize) -> String {
     let findings = [
         (
             overview.peak as f64 / allocated as f64 > 1.5,
-            "Peak: at some time there was half as much again in memory as there is now. The allocator may keep the \
-             pages of then; they are used again as data grows. MEMORY PURGE gives back what it can.",
+            "Peak: peak memory use was over 1.5 times the current use. The allocator may keep these pages, and reuses \
+             them when the data set grows. MEMORY PURGE releases unused pages.",
         ),
         (
-            total > 1.4 && total_bytes > WASTE_MIN,
-            "Fragmentation: the process occupies over 1.4 times the memory that is allocated. After a peak that is as \
-             expected; otherwise sizes of values that change a lot may be the reason.",
+            total > 1.4 && total_bytes > OVERHEAD_BYTES_MIN,
+            "Fragmentation: the resident memory of the process is over 1.4 times the allocated memory. This is \
+             expected after a peak; otherwise the usual reason is values whose sizes change often.",
         ),
         (
-            fragmentation > 1.1 && small_free as i64 > WASTE_MIN,
-            "Small allocations: more than a tenth of the pages for small values is free but cannot be given back.",
+            fragmentation > 1.1 && small_free as i64 > OVERHEAD_BYTES_MIN,
+            "Small allocations: over 10% of the memory for small values is free but cannot be released. Consider \
+             activedefrag.",
         ),
         (
-            pages > 1.1 && page_bytes > WASTE_MIN,
-            "Pages: the allocator holds a tenth more pages than are in use. MEMORY PURGE gives them back.",
+            pages > 1.1 && page_bytes > OVERHEAD_BYTES_MIN,
+            "Pages: the allocator keeps over 10% more pages than are in use. MEMORY PURGE releases them.",
         ),
         (
-            beside > 1.1 && beside_bytes > WASTE_MIN,
-            "Beside the allocator: more than a tenth of the process's memory does not come from the allocator.",
+            beside > 1.1 && beside_bytes > OVERHEAD_BYTES_MIN,
+            "Overhead: over 10% of the memory of the process was not allocated by the allocator.",
         ),
         (
             overview.clients / clients.max(1) > CLIENT_MAX,
-            "Clients: their buffers take more than 200 KB each on average. Replies that are not read, or large \
-             pipelines, are the usual reason; CLIENT LIST tells whose they are.",
+            "Clients: their buffers take more than 200 KB each on average. The usual reasons are unread replies and \
+             large pipelines. CLIENT LIST shows the buffers of each client.",
         ),
     ];
     let findings: Vec<&str> = findings.iter().filter(|(found, _)| *found).map(|(_, text)| *text).collect();
     if findings.is_empty() {
-        return "Hello. There is nothing wrong with this server's memory that I can see.\n".into();
+        return "No memory problems found.\n".into();
     }
-    format!("Hello. This is what I noticed about this server's memory:\n\n * {}\n", findings.join("\n\n * "))
+    format!("Memory problems found:\n\n * {}\n", findings.join("\n\n * "))
 }
 
 fn purge(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
@@ -273,16 +273,16 @@ fn malloc_stats(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
 fn memory_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     const LINES: &[&str] = &[
         "DOCTOR",
-        "    Say what is remarkable about the use of memory.",
+        "    Return a report on memory problems.",
         "MALLOC-STATS",
-        "    Show the allocator's own report.",
+        "    Show the allocator statistics.",
         "PURGE",
-        "    Give back pages that the allocator does not use.",
+        "    Ask the allocator to release unused pages.",
         "STATS",
-        "    Show where memory goes.",
+        "    Show memory usage statistics.",
         "USAGE <key> [SAMPLES <count>]",
-        "    Show how many bytes <key> and its value take. Of a collection, <count> elements",
-        "    are looked at (default: 5, 0 for all).",
+        "    Show how many bytes <key> and its value take. In collections, <count> elements",
+        "    are sampled (default: 5, 0 for all).",
     ];
     help::reply(cx, "MEMORY", LINES);
     Ok(())
@@ -323,9 +323,7 @@ mod tests {
 
     #[test]
     fn the_doctor_finds_what_is_wrong_and_nothing_else() {
-        assert!(
-            diagnosis(&overview(Figures { used: MB, allocated: MB, ..sound() }, MB), 1).contains("next to nothing")
-        );
+        assert!(diagnosis(&overview(Figures { used: MB, allocated: MB, ..sound() }, MB), 1).contains("too small"));
         assert!(diagnosis(&overview(sound(), 100 * MB), 1).contains("nothing wrong"));
         let peak = diagnosis(&overview(sound(), 200 * MB), 1);
         assert!(peak.contains("Peak") && !peak.contains("Fragmentation"));
@@ -336,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_as_many_figures_as_the_reference_has() {
+    fn memory_stats_has_as_many_fields_as_valkey() {
         let (before, after) = figures(&overview(sound(), 100 * MB), [0, 0]);
         assert_eq!(before.len() + after.len(), 34);
     }

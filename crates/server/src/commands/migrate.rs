@@ -26,8 +26,8 @@ const TIMEOUT_MS: i64 = 1000;
 const MOVED: &[KeyFlags] = &[KeyFlags::RW, KeyFlags::ACCESS, KeyFlags::DELETE];
 const SOME_MOVED: &[KeyFlags] = &[KeyFlags::RW, KeyFlags::ACCESS, KeyFlags::DELETE, KeyFlags::INCOMPLETE];
 
-/// MIGRATE host port key|"" destination-db timeout [COPY] [REPLACE] [AUTH password | AUTH2 username password]
-/// [KEYS key [key ...]]
+/// `MIGRATE host port key|"" destination-db timeout [COPY] [REPLACE] [AUTH password | AUTH2 username password] [KEYS
+/// key [key ...]]`
 pub const MIGRATE: Command<SessionHandler> = Command::new(
     Spec::new("migrate", -6)
         .flags(&[Flags::WRITE])
@@ -174,7 +174,7 @@ fn migrate(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     };
     let watcher = Arc::new(Watcher::default());
     let job = MigrationJob { request, db: number, packed_keys, failure: None, watcher, journeys: 0, client };
-    if cx.in_transaction { go_now(cx, job) } else { depart(cx, job) }
+    if cx.in_transaction { send_synchronously(cx, job) } else { send_in_background(cx, job) }
 }
 
 /// Hides credentials from MONITOR and the command log.
@@ -193,7 +193,7 @@ fn redact(cx: &mut Session<'_>, args: Args<'_>) {
 }
 
 /// Starts a migration job and blocks the client.
-fn depart(cx: &mut Session<'_>, mut job: MigrationJob) -> Result<(), Error> {
+fn send_in_background(cx: &mut Session<'_>, mut job: MigrationJob) -> Result<(), Error> {
     // The client waits for no key: only the migrator ends the wait.
     let waiter = Waiter::new(Kind::String, false, 0, Box::new(()));
     job.client.ticket = waiter.ticket();
@@ -207,7 +207,7 @@ fn depart(cx: &mut Session<'_>, mut job: MigrationJob) -> Result<(), Error> {
 }
 
 /// Sends the keys and waits for the answer under the transaction's locks, so that nothing can change meanwhile.
-fn go_now(cx: &mut Session<'_>, mut job: MigrationJob) -> Result<(), Error> {
+fn send_synchronously(cx: &mut Session<'_>, mut job: MigrationJob) -> Result<(), Error> {
     migration::send_now(cx.server, &mut job);
     let (lazy, number) = (cx.settings.lazy_server_del, job.db);
     let under_way = &cx.server.migration.under_way;
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_found_whatever_the_options_hold() {
+    fn keys_are_found_regardless_of_option_values() {
         let base = ["migrate", "host", "1", "key", "0", "10"];
         assert_eq!(found(&base), Some(vec![3]));
         assert_eq!(found(&[&base[..], &["copy", "auth", "keys"]].concat()), Some(vec![3]));

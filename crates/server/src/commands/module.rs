@@ -21,14 +21,19 @@ pub const MODULE: Command<SessionHandler> = Command::container(
                 Group::Server,
                 "5.0.0",
                 "O(1)",
-                "Tells what the subcommands are for.",
+                "Returns help about the subcommands.",
             ),
             help,
         ),
         Command::new(
             Spec::new("list", 2)
                 .flags(&[Flags::ADMIN, Flags::NOSCRIPT])
-                .doc(Group::Server, "4.0.0", "O(N) where N is the number of loaded modules.", "Lists the modules.")
+                .doc(
+                    Group::Server,
+                    "4.0.0",
+                    "O(N) where N is the number of loaded modules.",
+                    "Returns the loaded modules.",
+                )
                 .tips(&["nondeterministic_output_order"]),
             list,
         ),
@@ -44,7 +49,7 @@ pub const MODULE: Command<SessionHandler> = Command::container(
             Spec::new("loadex", -3)
                 .flags(CHANGES)
                 .protection(Protection::Module)
-                .doc(Group::Server, "7.0.0", "O(1)", "Loads a module and gives it settings.")
+                .doc(Group::Server, "7.0.0", "O(1)", "Loads a module with configuration parameters.")
                 .args(&[
                     Arg::string("path"),
                     Arg::block("configs", &[Arg::string("name"), Arg::string("value")])
@@ -72,13 +77,13 @@ fn help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
         "MODULE",
         &[
             "LIST",
-            "    List the modules that are loaded: none.",
+            "    List the loaded modules. The list is always empty.",
             "LOAD <path> [<arg> ...]",
-            "    Load a module, which Kvick cannot.",
+            "    Load a module. Not supported by Kvick.",
             "LOADEX <path> [CONFIG <name> <value> ...] [ARGS <arg> ...]",
-            "    Load a module with settings, which Kvick cannot either.",
+            "    Load a module with configuration parameters. Not supported by Kvick.",
             "UNLOAD <name>",
-            "    Unload a module.",
+            "    Unload a module. Not supported by Kvick.",
         ],
     );
     Ok(())
@@ -91,7 +96,7 @@ fn list(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
 
 fn load(_: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let path = String::from_utf8_lossy(&args[2]);
-    logging::warning(format_args!("Module {path} failed to load: this server has no interface for modules"));
+    logging::warning(format_args!("Module {path} failed to load: Kvick does not support modules"));
     Err(Error::text("ERR Error loading the extension. Please check the server logs."))
 }
 

@@ -14,7 +14,7 @@ pub const MONITOR: Command<SessionHandler> = Command::new(
         .flags(&[Flags::ADMIN, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
         // No worker is in a batch: the monitor shows every command after the reply, and none from before.
         .lock(LockRule::Global)
-        .doc(Group::Server, "1.0.0", "", "Shows every command that the server executes."),
+        .doc(Group::Server, "1.0.0", "", "Streams every command that the server executes."),
     monitor,
 );
 

@@ -21,7 +21,7 @@ pub const SAVE: Command<SessionHandler> = Command::new(
             Group::Server,
             "1.0.0",
             "O(N) where N is the total number of keys in all databases",
-            "Saves the data set as a file, while all else stands still.",
+            "Saves the data set to a file synchronously.",
         ),
     save_now,
 );
@@ -33,7 +33,7 @@ pub const BGSAVE: Command<SessionHandler> = Command::new(
         .acl(&[Categories::ADMIN, Categories::DANGEROUS, Categories::SLOW])
         // The snapshot begins between other commands.
         .lock(LockRule::Global)
-        .doc(Group::Server, "1.0.0", "O(1)", "Saves the data set as a file in the background.")
+        .doc(Group::Server, "1.0.0", "O(1)", "Saves the data set to a file in the background.")
         .args(&[Arg::one_of(
             "operation",
             &[Arg::word("schedule", "SCHEDULE").since("3.2.2"), Arg::word("cancel", "CANCEL").since("8.1.0")],
@@ -48,7 +48,7 @@ pub const LASTSAVE: Command<SessionHandler> = Command::new(
     Spec::new("lastsave", 1)
         .flags(&[Flags::LOADING, Flags::STALE, Flags::FAST])
         .acl(&[Categories::ADMIN, Categories::DANGEROUS, Categories::FAST])
-        .doc(Group::Server, "1.0.0", "O(1)", "Returns the Unix time of the last save that went well.")
+        .doc(Group::Server, "1.0.0", "O(1)", "Returns the Unix time of the last successful save.")
         .tips(&["nondeterministic_output"]),
     last_save,
 );

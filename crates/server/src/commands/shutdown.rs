@@ -1,7 +1,7 @@
 //! SHUTDOWN: shuts the server down, or withdraws a pending shutdown.
 
-use crate::process::shutdown::{self, Asker, Begun};
-use crate::server::Serving;
+use crate::process::shutdown::{self, PendingClient, Progress};
+use crate::server::HasServer;
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};
 use kvick_config::tables::cluster::CLUSTER_ENABLED;
@@ -14,7 +14,7 @@ use kvick_store::{Kind, Waiter};
 /// The family.
 pub static COMMANDS: &[Command<SessionHandler>] = &[SHUTDOWN];
 
-/// SHUTDOWN [[NOSAVE | SAVE] [NOW] [FORCE] [SAFE] [FAILOVER] | ABORT]
+/// `SHUTDOWN [[NOSAVE | SAVE] [NOW] [FORCE] [SAFE] [FAILOVER] | ABORT]`
 pub const SHUTDOWN: Command<SessionHandler> = Command::new(
     Spec::new("shutdown", -1)
         .flags(&[Flags::ADMIN, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE, Flags::NO_MULTI, Flags::ALLOW_BUSY])
@@ -24,7 +24,7 @@ pub const SHUTDOWN: Command<SessionHandler> = Command::new(
             Group::Server,
             "1.0.0",
             "O(N) when saving, where N is the total number of keys in all databases when saving data, otherwise O(1)",
-            "Ends the server.",
+            "Saves the data set if configured, and shuts the server down.",
         )
         .args(&[Arg::one_of(
             "abort-selector",
@@ -52,9 +52,9 @@ pub const SHUTDOWN: Command<SessionHandler> = Command::new(
 );
 
 fn shutdown(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
-    let wish = Wish::parse(args)?;
-    let flags = match wish {
-        Wish::Abort => {
+    let action = Action::parse(args)?;
+    let flags = match action {
+        Action::Abort => {
             if !shutdown::abort(cx.server()) {
                 return Err(Error::text("ERR No shutdown in progress."));
             }
@@ -62,7 +62,7 @@ fn shutdown(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
             cx.reply.simple("OK");
             return Ok(());
         }
-        Wish::End(flags) => flags,
+        Action::End(flags) => flags,
     };
     if flags.contains(ShutdownFlags::FAILOVER) && !cx.server.config.read(CLUSTER_ENABLED) {
         return Err(Error::text("ERR SHUTDOWN FAILOVER is only supported in cluster mode."));
@@ -70,12 +70,12 @@ fn shutdown(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let begun = shutdown::begin(cx.server(), cx.locked, flags, Some(&cx.client.info))
         .map_err(|shutdown::Refused| Error::text(shutdown::REFUSED))?;
     match begun {
-        Begun::Ending => cx.client.fate = Fate::Close,
-        Begun::Waiting => {
+        Progress::Ending => cx.client.fate = Fate::Close,
+        Progress::Waiting => {
             // The client waits for no key.
             let waiter = Waiter::new(Kind::String, false, 0, Box::new(()));
             let (client, version) = (cx.client.info.clone(), cx.client.version);
-            shutdown::join(cx.server(), Asker { client, ticket: waiter.ticket(), version });
+            shutdown::join(cx.server(), PendingClient { client, ticket: waiter.ticket(), version });
             *cx.waits = Some(waiter);
         }
     }
@@ -84,12 +84,12 @@ fn shutdown(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
 
 /// The parsed arguments.
 #[derive(Debug, PartialEq, Eq)]
-enum Wish {
+enum Action {
     Abort,
     End(ShutdownFlags),
 }
 
-impl Wish {
+impl Action {
     fn parse(args: Args<'_>) -> Result<Self, Error> {
         let syntax_error = || Error::text("ERR syntax error");
         let (mut flags, mut abort) = (ShutdownFlags::empty(), false);
@@ -106,8 +106,8 @@ impl Wish {
             }
         }
         match (abort, flags) {
-            (true, flags) if flags.is_empty() => Ok(Wish::Abort),
-            (false, flags) if !flags.contains(ShutdownFlags::SAVE | ShutdownFlags::NOSAVE) => Ok(Wish::End(flags)),
+            (true, flags) if flags.is_empty() => Ok(Action::Abort),
+            (false, flags) if !flags.contains(ShutdownFlags::SAVE | ShutdownFlags::NOSAVE) => Ok(Action::End(flags)),
             _ => Err(syntax_error()),
         }
     }

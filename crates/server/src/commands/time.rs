@@ -14,7 +14,7 @@ const MICROSECONDS: i64 = 1_000_000;
 pub const TIME: Command<SessionHandler> = Command::new(
     Spec::new("time", 1)
         .flags(&[Flags::LOADING, Flags::STALE, Flags::FAST])
-        .doc(Group::Server, "2.6.0", "O(1)", "Returns the server's time.")
+        .doc(Group::Server, "2.6.0", "O(1)", "Returns the server time.")
         .tips(&["nondeterministic_output"]),
     time,
 );

@@ -36,7 +36,7 @@ pub fn install() {
 }
 
 /// Schedules SIGALRM after this time, which ends a process that is still writing its report.
-pub fn give_up_after(seconds: u32) {
+pub fn abort_after(seconds: u32) {
     // SAFETY: a plain number.
     unsafe { libc::alarm(seconds) };
 }
@@ -208,7 +208,7 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     #[test]
-    fn numbers_are_written_without_allocation_as_they_are() {
+    fn numbers_are_formatted_without_allocation() {
         let mut file = tempfile::tempfile().unwrap();
         let out = Writer(file.as_raw_fd());
         out.number(0).text(" ").number(u64::MAX).text(" ").address(0xdead_beef).text(" ").address(usize::MAX);
@@ -219,9 +219,9 @@ mod tests {
     }
 
     #[test]
-    fn the_programs_own_code_is_found() {
+    fn the_code_range_of_the_program_is_found() {
         find_code();
-        let here = the_programs_own_code_is_found as *const () as usize;
+        let here = the_code_range_of_the_program_is_found as *const () as usize;
         assert!((CODE_START.load(Ordering::Relaxed)..CODE_END.load(Ordering::Relaxed)).contains(&here));
         assert_eq!(parse_range("55d0-55ff r-xp 00000000 08:01 1 /bin/x"), Some((0x55d0, 0x55ff)));
         assert_eq!(parse_range("nonsense"), None);

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_logo_tells_process_addresses_and_workers() {
+    fn the_logo_shows_process_addresses_and_workers() {
         let logo = logo("standalone", 4, &["127.0.0.1:7".into(), "/run/kv.sock".into()]);
         assert!(logo.contains(&format!(" PID: {}\n", std::process::id())));
         assert!(logo.contains("Listening on 127.0.0.1:7, /run/kv.sock\n"));

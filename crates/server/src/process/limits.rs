@@ -92,8 +92,8 @@ fn limits() -> io::Result<(u64, u64)> {
 }
 
 /// Sets the soft limit, and raises the hard limit if necessary.
-fn raise(wanted: u64, hard: u64) -> io::Result<()> {
-    set_limits(wanted, wanted.max(hard))
+fn raise(requested: u64, hard: u64) -> io::Result<()> {
+    set_limits(requested, requested.max(hard))
 }
 
 fn set_limits(soft: u64, hard: u64) -> io::Result<()> {

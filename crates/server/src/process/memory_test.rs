@@ -25,7 +25,7 @@ pub fn run(megabytes: u64) -> ExitCode {
     match words.filter(|words| *words > 0 && memory.try_reserve_exact(*words).is_ok()) {
         Some(words) => memory.resize(words, 0),
         None => {
-            eprintln!("Unable to allocate {megabytes} megabytes: give a number of megabytes that are free.");
+            eprintln!("Unable to allocate {megabytes} megabytes. Choose an amount of memory that is free.");
             return ExitCode::FAILURE;
         }
     }
@@ -40,10 +40,10 @@ pub fn run(megabytes: u64) -> ExitCode {
         }
     }
     if faults > 0 {
-        println!("\n{faults} words of memory did not keep what was written to them. This machine's memory is faulty.");
+        println!("\n{faults} words of memory lost their contents: the memory of this machine is faulty. Replace it.");
         return ExitCode::FAILURE;
     }
-    println!("\nAll memory tested kept what was written to it.");
+    println!("\nNo memory errors found.");
     ExitCode::SUCCESS
 }
 
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sound_memory_passes_every_pattern() {
+    fn good_memory_passes_every_pattern() {
         let mut memory = vec![0; 4096];
         for pattern in Pattern::ALL {
             assert_eq!(check(&mut memory, |index| pattern.word(index, 1)), 0);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn more_memory_than_there_is_is_refused() {
+    fn more_memory_than_available_is_refused() {
         assert_eq!(format!("{:?}", run(u64::MAX)), format!("{:?}", ExitCode::FAILURE));
         assert_eq!(format!("{:?}", run(0)), format!("{:?}", ExitCode::FAILURE));
     }

@@ -35,7 +35,7 @@ pub struct Request {
     /// The signal's number; 0 for none.
     signal: AtomicI32,
     /// Whether it is being handled, which takes time if the data set is saved.
-    acting: AtomicBool,
+    is_saving: AtomicBool,
     /// A shutdown that waits for replicas.
     waiting: Mutex<Option<Waiting>>,
 }
@@ -46,11 +46,11 @@ struct Waiting {
     /// Deadline, as Unix time in ms.
     until_ms: i64,
     /// The clients that requested it.
-    askers: Vec<Asker>,
+    clients: Vec<PendingClient>,
 }
 
 /// A client that requested a shutdown, and waits for it.
-pub struct Asker {
+pub struct PendingClient {
     /// The client.
     pub client: Arc<ClientInfo>,
     /// The ticket of its wait.
@@ -64,18 +64,18 @@ pub const REFUSED: &str = "ERR Errors trying to SHUTDOWN. Check logs.";
 
 impl Request {
     /// Records a signal.
-    pub fn make(&self, signal: i32) {
+    pub fn record(&self, signal: i32) {
         self.signal.store(signal, Ordering::Relaxed);
     }
 
     /// Whether a signal's request has not been handled yet.
-    pub fn is_made(&self) -> bool {
+    pub fn is_requested(&self) -> bool {
         self.signal.load(Ordering::Relaxed) != 0
     }
 
     /// Whether the server is about to exit, unless saving fails.
-    pub fn is_acted_upon(&self) -> bool {
-        self.acting.load(Ordering::Relaxed) || self.is_waiting()
+    pub fn is_in_progress(&self) -> bool {
+        self.is_saving.load(Ordering::Relaxed) || self.is_waiting()
     }
 
     /// Milliseconds until a shutdown stops waiting for replicas.
@@ -101,15 +101,15 @@ pub struct Refused;
 /// Withdraws a shutdown that has not begun to stop the server; false if there is none. The caller holds the global
 /// lock.
 pub fn abort(server: &Server) -> bool {
-    let there_was = server.shutdown.take().is_some() | server.shutdown.is_waiting();
-    abandon(server);
-    there_was
+    let was_pending = server.shutdown.take().is_some() | server.shutdown.is_waiting();
+    cancel_wait(server);
+    was_pending
 }
 
 /// Handles a signal's request, and continues a waiting shutdown. Called at every tick.
 pub fn poll(server: &'static Server) {
-    go_on(server);
-    if server.is_ending() || !server.shutdown.is_made() {
+    continue_waiting(server);
+    if server.is_ending() || !server.shutdown.is_requested() {
         return;
     }
     let Some(signal) = server.shutdown.take() else { return };
@@ -120,10 +120,10 @@ pub fn poll(server: &'static Server) {
 
 /// The outcome of a shutdown request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Begun {
+pub enum Progress {
     /// The server exits.
     Ending,
-    /// The shutdown waits for replicas: the client may [join](join) it.
+    /// The shutdown waits for replicas: the client may [join] it.
     Waiting,
 }
 
@@ -134,9 +134,9 @@ pub fn begin(
     global: &mut Locked,
     flags: ShutdownFlags,
     client: Option<&ClientInfo>,
-) -> Result<Begun, Refused> {
+) -> Result<Progress, Refused> {
     if server.shutdown.is_waiting() {
-        return Ok(Begun::Waiting);
+        return Ok(Progress::Waiting);
     }
     match client {
         None => logging::notice(format_args!("User requested shutdown...")),
@@ -151,19 +151,19 @@ pub fn begin(
         let until_ms = clock::unix_ms() + i64::from(timeout_s) * 1000;
         server.keyspace.log.append_replica_only(&[b"REPLCONF", b"GETACK", b"*"]);
         server.pause.hold(Hold::Shutdown);
-        *server.shutdown.waiting.lock() = Some(Waiting { flags, until_ms, askers: Vec::new() });
+        *server.shutdown.waiting.lock() = Some(Waiting { flags, until_ms, clients: Vec::new() });
         server.log_moved(None);
         logging::notice(format_args!("Waiting for replicas before shutting down."));
-        return Ok(Begun::Waiting);
+        return Ok(Progress::Waiting);
     }
     end(server, global, flags)?;
-    Ok(Begun::Ending)
+    Ok(Progress::Ending)
 }
 
 /// Makes a client wait for the running shutdown.
-pub fn join(server: &Server, asker: Asker) {
+pub fn join(server: &Server, client: PendingClient) {
     if let Some(waiting) = server.shutdown.waiting.lock().as_mut() {
-        waiting.askers.push(asker);
+        waiting.clients.push(client);
     }
 }
 
@@ -174,7 +174,7 @@ fn lagging(server: &Server) -> impl Iterator<Item = Arc<Replica>> {
 }
 
 /// Continues a shutdown if its wait is over.
-fn go_on(server: &'static Server) {
+fn continue_waiting(server: &'static Server) {
     let Some((flags, until_ms)) = server.shutdown.waiting.lock().as_ref().map(|w| (w.flags, w.until_ms)) else {
         return;
     };
@@ -184,14 +184,14 @@ fn go_on(server: &'static Server) {
     let mut global = server.keyspace.lock_global();
     // It may have been withdrawn meanwhile. A refusal has been logged.
     if server.shutdown.is_waiting() && end(server, &mut global, flags).is_err() {
-        abandon(server);
+        cancel_wait(server);
     }
 }
 
 /// Abandons a waiting shutdown, and answers the clients that requested it.
-fn abandon(server: &Server) {
+fn cancel_wait(server: &Server) {
     let Some(waiting) = server.shutdown.waiting.lock().take() else { return };
-    for Asker { client, ticket, version } in waiting.askers {
+    for PendingClient { client, ticket, version } in waiting.clients {
         let mut reply = Vec::new();
         Reply::new(&mut reply, version).error(REFUSED);
         server.answer(Served { client, ticket, reply, is_last: false });
@@ -201,7 +201,7 @@ fn abandon(server: &Server) {
 }
 
 /// Logs the replicas that will miss data.
-fn tell_of_replicas(server: &Server) {
+fn log_lagging_replicas(server: &Server) {
     let (end, now_ms) = (server.keyspace.log.offset(), clock::unix_ms());
     let (all, mut behind) = (server.replication.replicas.count(), 0);
     for replica in lagging(server) {
@@ -215,17 +215,17 @@ fn tell_of_replicas(server: &Server) {
         ));
     }
     if all > 0 {
-        let well = all.saturating_sub(behind);
-        logging::notice(format_args!("{well} of {all} replicas are in sync when shutting down."));
+        let in_sync = all.saturating_sub(behind);
+        logging::notice(format_args!("{in_sync} of {all} replicas are in sync when shutting down."));
     }
 }
 
 /// Shuts down, unless this would lose data that should be saved.
 fn end(server: &'static Server, global: &mut Locked, flags: ShutdownFlags) -> Result<(), Refused> {
-    tell_of_replicas(server);
-    server.shutdown.acting.store(true, Ordering::Relaxed);
+    log_lagging_replicas(server);
+    server.shutdown.is_saving.store(true, Ordering::Relaxed);
     let saved = save_last(server, global, flags);
-    server.shutdown.acting.store(false, Ordering::Relaxed);
+    server.shutdown.is_saving.store(false, Ordering::Relaxed);
     saved?;
     server.admission.set(Reasons::ENDING, true);
     // Before connections are closed: a client that sees the end must not find incomplete files.
@@ -291,7 +291,7 @@ fn end_files(server: &'static Server, flags: ShutdownFlags) -> Result<(), Refuse
 }
 
 /// The last line of a log, in Valkey's wording, since tools wait for it.
-pub fn say_goodbye() {
+pub fn log_exit() {
     logging::warning(format_args!("Valkey is now ready to exit, bye bye..."));
 }
 
@@ -300,12 +300,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_acted_upon_or_withdrawn_once() {
+    fn a_request_is_executed_or_withdrawn_once() {
         let request = Request::default();
-        assert!(!request.is_made() && request.take().is_none());
-        request.make(libc::SIGTERM);
-        assert!(request.is_made());
+        assert!(!request.is_requested() && request.take().is_none());
+        request.record(libc::SIGTERM);
+        assert!(request.is_requested());
         assert_eq!(request.take(), Some(libc::SIGTERM));
-        assert!(!request.is_made() && request.take().is_none());
+        assert!(!request.is_requested() && request.take().is_none());
     }
 }

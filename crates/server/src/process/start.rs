@@ -82,7 +82,7 @@ fn accept(table: &mut CommandTable<Handler>, users: &mut Vec<UserLine>, entry: E
             Ok(())
         }
         Entry::LoadModule(_) | Entry::ModuleSetting { .. } => {
-            Err(Refusal::new("Modules are not supported: remove the line"))
+            Err(Refusal::new("Modules are not supported. Remove this line."))
         }
     }
 }
@@ -93,7 +93,7 @@ fn check(values: &Values) -> Result<(), Failure> {
     let is_idle = |id: &Id| id.directive().effect == Effect::Kept && values.value(*id) != defaults.value(*id);
     let idle: Vec<&str> = tables::ids().filter(is_idle).map(|id| id.directive().name).collect();
     if !idle.is_empty() {
-        logging::warning(format_args!("These settings have no effect in this version: {}", idle.join(", ")));
+        logging::warning(format_args!("These directives have no effect in Kvick: {}", idle.join(", ")));
     }
     Ok(())
 }
@@ -125,7 +125,7 @@ fn run(
     affinity::begin(process_settings::cpu_lists(&values));
     logging::start()?;
     clock::calibrate();
-    greet(program, only_defaults);
+    log_startup(program, only_defaults);
     check(&values)?;
     let clients = limits::allow_clients(values.read(MAXCLIENTS), values.read(IO_THREADS) as usize)?;
     let listeners = Listeners::open(&values)?;
@@ -152,7 +152,7 @@ fn run(
 }
 
 /// The first lines of the log.
-fn greet(program: &OsStr, only_defaults: bool) {
+fn log_startup(program: &OsStr, only_defaults: bool) {
     logging::notice(format_args!("oO0OoO0OoO0Oo Kvick is starting oO0OoO0OoO0Oo"));
     logging::notice(format_args!(
         "Kvick version={}, compatible with Valkey {VALKEY}, bits={}, commit={}, modified={}, pid={}, just started",
@@ -242,8 +242,8 @@ fn load_data(server: &'static Server, to_load: bool, keeps_files: bool) -> Resul
     if !to_load {
         return Ok(());
     }
-    let (answer, outcome) = mpsc::channel();
-    server.persistence.ask(Job::Load(answer));
+    let (sender, outcome) = mpsc::channel();
+    server.persistence.ask(Job::Load(sender));
     match outcome.recv()? {
         Ok(_) => {
             end_loading(server);
@@ -291,8 +291,8 @@ struct End {
 }
 
 impl End {
-    /// `well`: whether the server exits on request.
-    fn clean_up(self, well: bool) {
+    /// `is_clean`: whether the server exits on request.
+    fn clean_up(self, is_clean: bool) {
         if let Some(file) = self.pid_file {
             file.remove();
         }
@@ -301,8 +301,8 @@ impl End {
             // It may be gone already.
             let _ = std::fs::remove_file(path);
         }
-        if well {
-            shutdown::say_goodbye();
+        if is_clean {
+            shutdown::log_exit();
         }
     }
 }

@@ -47,8 +47,8 @@ pub fn report() -> ExitCode {
         match check() {
             Outcome::Fine => println!("[{name}]...OK"),
             Outcome::Skipped => println!("[{name}]...skipped"),
-            Outcome::Bad(why) => {
-                println!("[{name}]...WARNING:\n{why}");
+            Outcome::Bad(advice) => {
+                println!("[{name}]...WARNING:\n{advice}");
                 code = ExitCode::FAILURE;
             }
         }
@@ -59,8 +59,8 @@ pub fn report() -> ExitCode {
 /// Runs the checks of every startup.
 pub fn warn() {
     for outcome in [xen_clock(), overcommit()] {
-        if let Outcome::Bad(why) = outcome {
-            logging::warning(format_args!("WARNING {why}"));
+        if let Outcome::Bad(advice) = outcome {
+            logging::warning(format_args!("WARNING {advice}"));
         }
     }
 }
@@ -92,9 +92,9 @@ fn clock_speed() -> Outcome {
     }
     let source = fs::read_to_string(CLOCKSOURCE).unwrap_or_default();
     Outcome::Bad(format!(
-        "Reading the time takes a system call on this machine, which costs every command dearly. The clock source is \
-         '{}'; choose one that the kernel can read without a system call, such as tsc or kvm-clock, in {CLOCKSOURCE} \
-         or by the kernel's parameter 'clocksource='.",
+        "Reading the clock takes a system call on this machine, which slows every command down. The clock source is \
+         '{}'. Choose one that needs no system call, such as tsc or kvm-clock: write its name to {CLOCKSOURCE}, or set \
+         the kernel parameter 'clocksource='.",
         source.trim()
     ))
 }
@@ -115,8 +115,8 @@ fn xen_clock() -> Outcome {
     match fs::read_to_string(CLOCKSOURCE) {
         Err(_) => Outcome::Skipped,
         Ok(source) if source.trim() == "xen" => Outcome::Bad(
-            "The clock source of this machine is 'xen', which may be slow: 'kvick-server --check-system' measures it \
-             under [slow-clocksource]."
+            "The clock source of this machine is 'xen', which may be slow. Run 'kvick-server --check-system' to \
+             measure it: see the result of [slow-clocksource]."
                 .into(),
         ),
         Ok(_) => Outcome::Fine,
@@ -127,10 +127,10 @@ fn overcommit() -> Outcome {
     match fs::read_to_string(OVERCOMMIT) {
         Err(_) => Outcome::Skipped,
         Ok(mode) if mode.trim() == "2" => Outcome::Bad(
-            "Memory is accounted strictly (vm.overcommit_memory = 2): allocations may fail while there is memory left. \
-             Run 'sysctl vm.overcommit_memory=1', and put 'vm.overcommit_memory = 1' into /etc/sysctl.conf to keep it \
-             so."
-            .into(),
+            "Memory overcommit is disabled (vm.overcommit_memory = 2), so allocations may fail although memory is \
+             free. Run 'sysctl vm.overcommit_memory=1', and add 'vm.overcommit_memory = 1' to /etc/sysctl.conf to keep \
+             the setting after a reboot."
+                .into(),
         ),
         Ok(_) => Outcome::Fine,
     }
@@ -141,9 +141,9 @@ fn huge_pages() -> Outcome {
         Err(_) => Outcome::Skipped,
         Ok(_) if disable_huge_pages() => Outcome::Fine,
         Ok(modes) if modes.contains("[always]") => Outcome::Bad(format!(
-            "Huge pages are on for all processes, and cannot be turned off for one: the kernel clears each when its \
-             first byte is used, and the server waits for that. Run 'echo madvise > {HUGE_PAGES}' as root, have that \
-             run at boot, and restart the server."
+            "Transparent huge pages are enabled for all processes, and the server cannot disable them for itself. They \
+             cause latency, because the kernel clears a whole huge page on its first use. Run 'echo madvise > \
+             {HUGE_PAGES}' as root, add the command to the boot scripts, and restart the server."
         )),
         Ok(_) => Outcome::Fine,
     }
@@ -152,9 +152,9 @@ fn huge_pages() -> Outcome {
 /// Disables huge pages for this process, unless `disable-thp no` is set.
 pub fn turn_off_huge_pages(values: &Values) {
     if values.read(DISABLE_THP)
-        && let Outcome::Bad(why) = huge_pages()
+        && let Outcome::Bad(advice) = huge_pages()
     {
-        logging::warning(format_args!("WARNING {why}"));
+        logging::warning(format_args!("WARNING {advice}"));
     }
 }
 

@@ -1,7 +1,7 @@
 //! The process title that `ps` shows, from `proc-title-template`.
 //!
 //! The kernel reads the title from the memory in which it placed the process's arguments. [`prepare`] takes over this
-//! memory, and that of the environment directly behind it; [`set`] writes there.
+//! memory, and that of the environment directly behind it; [`apply`] writes there.
 //!
 //! Invariant: [`prepare`] is called while the process has one thread and after the arguments have been read, since they
 //! are overwritten later; it leaves no environment variable in that memory.
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arguments_and_environment_are_found_in_the_kernels_figures() {
+    fn arguments_and_environment_are_found_in_proc_stat() {
         let before: String = (4..48).map(|n| format!("{n} ")).collect();
         let stat = |rest: &str| parse_stat(&format!("1 (a ) b) S {before}{rest} 0"));
         assert_eq!(stat("1000 1010 1010 1100"), Some((1000, 100)));

@@ -30,10 +30,10 @@ Usage: kvick-server [/path/to/kvick.conf] [--directive value ...] [-]
        kvick-server --test-memory <megabytes>
        kvick-server --check-system
 
-Without arguments the server starts with its defaults, on port 6379. Otherwise
-it reads the configuration file first, then standard input if \"-\" is the first
-or the last argument, and then the directives of the command line; what is read
-later prevails. A valkey.conf or redis.conf will do as it is.
+Without arguments, the server starts with its defaults on port 6379. Otherwise it
+reads the configuration file, then standard input if \"-\" is the first or the last
+argument, then the directives of the command line. Later values override earlier
+ones. Configuration files of Valkey and Redis work unchanged.
 
 Examples:
        kvick-server /etc/kvick/kvick.conf
@@ -41,9 +41,9 @@ Examples:
        kvick-server /etc/kvick/kvick.conf --loglevel verbose
        echo 'port 7777' | kvick-server -
 
---test-memory writes patterns to that much memory, reads them back, and tells
-whether they are still the same. --check-system tells which settings of this
-machine stand in the server's way.
+--test-memory writes patterns to this amount of memory, reads them back, and
+reports errors. --check-system reports settings of this machine that make the
+server slow or unreliable, and how to change them.
 ";
 
 #[cfg(test)]
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_version_is_told_as_tools_read_it() {
+    fn the_version_has_the_format_that_tools_expect() {
         let line = line();
         let field = |name: &str| {
             let found = line.split(' ').find_map(|field| field.strip_prefix(name)?.strip_prefix('='));

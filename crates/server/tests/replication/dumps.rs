@@ -8,7 +8,7 @@ use super::{
 use redis::Value;
 
 #[test]
-fn a_dump_may_go_through_a_file_and_to_replicas_that_know_nothing_of_streams() {
+fn full_syncs_work_via_a_file_and_without_streaming_support() {
     with_workers(|workers| {
         let (primary, replica) = (start(workers, &["--repl-diskless-sync", "no"]), start(workers, &[]));
         let (mut p, mut r) = (primary.client(), replica.client());
@@ -39,7 +39,7 @@ fn a_dump_may_go_through_a_file_and_to_replicas_that_know_nothing_of_streams() {
 }
 
 #[test]
-fn a_replica_begins_by_two_connections_and_however_it_takes_its_dump() {
+fn dual_channel_sync_works_with_every_load_mode() {
     with_workers(|workers| {
         let two = ["--dual-channel-replication-enabled", "yes"];
         let primary = start(workers, &two);
@@ -71,7 +71,7 @@ fn a_replica_begins_by_two_connections_and_however_it_takes_its_dump() {
 }
 
 #[test]
-fn a_replica_serves_what_it_has_while_the_new_data_come() {
+fn swapdb_serves_old_data_during_a_full_sync() {
     with_workers(|workers| {
         let primary = start(workers, &["--rdbcompression", "no"]);
         let replica = start(workers, &["--repl-diskless-load", "swapdb", "--replica-read-only", "no"]);
@@ -118,7 +118,7 @@ fn a_replica_serves_what_it_has_while_the_new_data_come() {
 }
 
 #[test]
-fn replicas_join_a_dump_that_is_written_to_a_file_and_one_that_nobody_waits_for_ends() {
+fn replicas_share_a_dump_to_a_file_and_an_unneeded_dump_is_cancelled() {
     with_workers(|workers| {
         let primary = start(workers, &["--repl-diskless-sync", "no", "--rdb-key-save-delay", "20000"]);
         let servers = [(); 2].map(|()| start(workers, &[]));
@@ -166,7 +166,7 @@ fn streamed_dump(replica: &mut Raw) -> Vec<u8> {
 }
 
 #[test]
-fn a_replica_that_reads_only_old_dumps_keeps_no_others_waiting() {
+fn a_replica_of_an_old_version_does_not_delay_others() {
     with_workers(|workers| {
         let primary = start(workers, &["--repl-diskless-sync-delay", "1", "--hide-user-data-from-log", "no"]);
         let replica = start(workers, &[]);
@@ -198,7 +198,7 @@ fn a_replica_that_reads_only_old_dumps_keeps_no_others_waiting() {
 }
 
 #[test]
-fn a_dump_may_be_of_functions_alone_or_of_nothing() {
+fn a_dump_may_contain_only_functions_or_nothing() {
     with_workers(|workers| {
         let primary = start(workers, &["--repl-diskless-sync-delay", "0"]);
         let mut p = primary.client();

@@ -183,7 +183,7 @@ fn settle(client: &mut Connection) {
 }
 
 #[test]
-fn a_replica_begins_with_all_data_and_goes_on_under_load() {
+fn a_replica_syncs_fully_and_follows_under_load() {
     with_workers(|workers| {
         let (primary, replica) = (start(workers, &[]), start(workers, &[]));
         let (mut p, mut r) = (primary.client(), replica.client());
@@ -206,7 +206,7 @@ fn a_replica_begins_with_all_data_and_goes_on_under_load() {
 }
 
 #[test]
-fn others_go_on_with_a_replica_that_is_promoted() {
+fn replicas_continue_with_a_promoted_replica() {
     with_workers(|workers| {
         let servers: Vec<Server> = (0..4).map(|_| start(workers, &[])).collect();
         let [a, b, c, d] = &servers[..] else { unreachable!() };
@@ -241,7 +241,7 @@ fn others_go_on_with_a_replica_that_is_promoted() {
 }
 
 #[test]
-fn a_replica_that_is_started_again_goes_on_where_it_was() {
+fn a_restarted_replica_resumes_with_a_partial_sync() {
     with_workers(|workers| {
         let folder = TempDir::new().expect("a folder");
         let args = ["--dir", folder.path().to_str().expect("a plain name")];
@@ -270,7 +270,7 @@ fn a_replica_that_is_started_again_goes_on_where_it_was() {
 }
 
 #[test]
-fn a_replica_shows_all_of_a_transaction_or_nothing() {
+fn transactions_are_atomic_on_a_replica() {
     with_workers(|workers| {
         let (primary, replica) = (start(workers, &[]), start(workers, &[]));
         let (mut p, mut r) = (primary.client(), replica.client());
@@ -295,7 +295,7 @@ fn a_replica_shows_all_of_a_transaction_or_nothing() {
 }
 
 #[test]
-fn keys_expire_on_a_replica_when_its_primary_says_so_and_are_not_shown_before_that() {
+fn a_replica_hides_expired_keys_until_the_primary_deletes_them() {
     with_workers(|workers| {
         let (primary, replica) = (start(workers, &[]), start(workers, &[]));
         let (mut p, mut r) = (primary.client(), replica.client());
@@ -313,7 +313,7 @@ fn keys_expire_on_a_replica_when_its_primary_says_so_and_are_not_shown_before_th
 }
 
 #[test]
-fn replicas_refuse_writes_and_wait_tells_how_many_have_them() {
+fn replicas_refuse_writes_and_wait_counts_acknowledgements() {
     with_workers(|workers| {
         let (primary, replica) = (start(workers, &[]), start(workers, &[]));
         let (mut p, mut r) = (primary.client(), replica.client());
@@ -343,7 +343,7 @@ fn replicas_refuse_writes_and_wait_tells_how_many_have_them() {
 }
 
 #[test]
-fn a_replica_that_does_not_read_is_cut_off_and_its_memory_given_back() {
+fn a_replica_that_does_not_read_is_closed_and_its_memory_freed() {
     with_workers(|workers| {
         let server =
             start(workers, &["--client-output-buffer-limit", "replica 1mb 1mb 60", "--repl-backlog-size", "16kb"]);
@@ -372,7 +372,7 @@ fn a_replica_that_does_not_read_is_cut_off_and_its_memory_given_back() {
 }
 
 #[test]
-fn what_a_replica_got_is_in_its_append_only_file() {
+fn a_replica_logs_received_writes_to_its_append_only_file() {
     with_workers(|workers| {
         let folder = TempDir::new().expect("a folder");
         let args = ["--appendonly", "yes", "--dir", folder.path().to_str().expect("a plain name")];
@@ -406,7 +406,7 @@ fn what_a_replica_got_is_in_its_append_only_file() {
 }
 
 #[test]
-fn failover_hands_over_without_loss() {
+fn failover_loses_no_writes() {
     with_workers(|workers| {
         let (a, b) = (start(workers, &[]), start(workers, &[]));
         let (mut ca, mut cb) = (a.client(), b.client());
@@ -441,7 +441,7 @@ fn failover_hands_over_without_loss() {
 }
 
 #[test]
-fn an_end_waits_for_replicas_that_lie_behind() {
+fn shutdown_waits_for_lagging_replicas() {
     with_workers(|workers| {
         let (mut primary, replica) = (start(workers, &["--shutdown-timeout", "20"]), start(workers, &[]));
         let (mut p, mut r) = (primary.client(), replica.client());
@@ -465,7 +465,7 @@ fn an_end_waits_for_replicas_that_lie_behind() {
 }
 
 #[test]
-fn a_replicas_file_is_of_the_database_that_its_primary_works_in() {
+fn a_replicas_rewritten_file_selects_the_primarys_database() {
     with_workers(|workers| {
         let folder = TempDir::new().expect("a folder");
         let args = ["--appendonly", "yes", "--dir", folder.path().to_str().expect("a plain name")];
@@ -492,7 +492,7 @@ fn a_replicas_file_is_of_the_database_that_its_primary_works_in() {
 }
 
 #[test]
-fn a_writable_replica_drops_what_its_clients_gave_a_time() {
+fn a_writable_replica_expires_its_own_keys() {
     with_workers(|workers| {
         let (primary, replica) = (start(workers, &[]), start(workers, &["--replica-read-only", "no"]));
         let (mut p, mut r) = (primary.client(), replica.client());
@@ -521,7 +521,7 @@ fn a_writable_replica_drops_what_its_clients_gave_a_time() {
 }
 
 #[test]
-fn a_replica_that_asks_for_something_is_disconnected_and_waits_end_when_the_role_changes() {
+fn a_replica_that_runs_commands_is_closed_and_a_role_change_ends_waits() {
     with_workers(|workers| {
         let (one, other) = (start(workers, &[]), start(workers, &[]));
         let mut client = one.client();
@@ -544,7 +544,7 @@ fn a_replica_that_asks_for_something_is_disconnected_and_waits_end_when_the_role
 }
 
 #[test]
-fn a_script_on_a_replica_keeps_nothing_of_the_primarys_from_it() {
+fn a_busy_script_on_a_replica_delays_but_loses_no_writes() {
     with_workers(|workers| {
         let primary = start(workers, &[]);
         let replica = start(workers, &["--busy-reply-threshold", "20"]);
@@ -596,7 +596,7 @@ fn play_primary(listener: &TcpListener, changes: &[u8]) -> std::io::Result<TcpSt
 }
 
 #[test]
-fn scripts_that_an_old_primary_sends_are_run() {
+fn scripts_from_an_old_primary_are_executed() {
     const CHANGES: &[u8] = b"*2\r\n$6\r\nSELECT\r\n$1\r\n0\r\n*5\r\n$4\r\nEVAL\r\n\
         $40\r\nreturn redis.call('set',KEYS[1],ARGV[1])\r\n$1\r\n1\r\n$3\r\nkey\r\n$1\r\n5\r\n";
     with_workers(|workers| {
@@ -613,7 +613,7 @@ fn scripts_that_an_old_primary_sends_are_run() {
 }
 
 #[test]
-fn what_a_transaction_did_is_sent_once_whatever_stands_beside_it() {
+fn a_transaction_is_replicated_once() {
     with_workers(|workers| {
         let (primary, replica) = (start(workers, &[]), start(workers, &[]));
         let (mut client, mut other) = (primary.client(), replica.client());
@@ -628,7 +628,7 @@ fn what_a_transaction_did_is_sent_once_whatever_stands_beside_it() {
 }
 
 #[test]
-fn a_replica_that_cannot_save_goes_on_only_if_it_is_to() {
+fn a_replica_with_a_failing_disk_continues_only_if_configured() {
     with_workers(|workers| {
         let (primary, mut replica) = (start(workers, &[]), start(workers, &[]));
         let (mut writer, mut client) = (primary.client(), replica.client());

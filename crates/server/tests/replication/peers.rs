@@ -20,7 +20,7 @@ fn valkey() -> Option<String> {
 }
 
 #[test]
-fn replicas_and_primaries_that_others_wrote_work_with_this_one() {
+fn replication_works_with_valkey_and_redis() {
     let Some(program) = valkey() else { return };
     with_workers(|workers| {
         let folder = TempDir::new().expect("a folder");
@@ -171,7 +171,7 @@ fn replicas_of_other_versions_follow_this_one_under_load() {
 }
 
 #[test]
-fn others_take_and_give_dumps_by_two_connections_too() {
+fn dual_channel_sync_works_with_other_servers() {
     for variable in ["KVICK_TEST_VALKEY", "KVICK_TEST_VALKEY_8"] {
         let Ok(program) = std::env::var(variable) else {
             println!("{variable} is not set: nothing is tried with that server");
@@ -209,7 +209,7 @@ fn others_take_and_give_dumps_by_two_connections_too() {
 }
 
 #[test]
-fn the_server_that_others_wrote_follows_through_a_file_too() {
+fn other_servers_sync_via_a_file() {
     let Some(program) = valkey() else { return };
     with_workers(|workers| {
         let ours = start(workers, &["--repl-diskless-sync", "no"]);
@@ -227,7 +227,7 @@ fn the_server_that_others_wrote_follows_through_a_file_too() {
 }
 
 #[test]
-fn a_dump_in_the_old_format_goes_to_an_old_server_and_back() {
+fn a_dump_in_the_old_format_round_trips_through_an_old_server() {
     let variable = "KVICK_TEST_VALKEY_8";
     let Ok(program) = std::env::var(variable) else {
         return println!("{variable} is not set: nothing is tried with that server");

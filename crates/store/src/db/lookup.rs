@@ -78,7 +78,8 @@ impl Db<'_> {
         }
     }
 
-    /// Sets the access clock of a key, if it exists. [`Access`] computes clocks from idle times and frequencies.
+    /// Sets the access clock of a key, if it exists. [`Access`](crate::access::Access) computes clocks from idle times
+    /// and frequencies.
     pub fn set_access_clock(&mut self, key: Key<'_>, clock: u32) {
         if let Some(place) = self.locate(key) {
             self.set_clock(key, place, clock);

@@ -62,7 +62,7 @@ pub unsafe fn write(to: *mut u8, bytes: &[u8]) -> *mut u8 {
 /// The string whose length prefix is at `from`.
 ///
 /// # Safety
-/// [`write`] must have written it, and it must not change during `'a`.
+/// [`write()`] must have written it, and it must not change during `'a`.
 #[inline]
 pub unsafe fn read<'a>(from: *const u8) -> &'a [u8] {
     // SAFETY: promised by the caller.

@@ -2,10 +2,10 @@
 //!
 //! Syncing a growing file is slow: each sync writes the data, and then the file system's record of the new length. A
 //! file whose blocks have all been written before needs only the data. The journal is such a file, of a fixed size (see
-//! [`format`]). A commit is written to it as a [frame](format::Frame) and synced, and also appended to the increment of
-//! the append-only file, which is synced [periodically](keeper). After a machine crash the frames hold the bytes that
-//! the increment may lack; the next start [recovers](recovery) them. The format of the append-only file does not
-//! change.
+//! [`mod@format`]). A commit is written to it as a [frame](format::Frame) and synced, and also appended to the
+//! increment of the append-only file, which is synced [periodically](keeper). After a machine crash the frames hold the
+//! bytes that the increment may lack; the next start [recovers](recovery) them. The format of the append-only file does
+//! not change.
 //!
 //! The file has two halves, which are filled in turn. A half is reused only after the increment has been synced past
 //! all of its frames. If that has not happened yet, or a commit is too large for a frame, the increment is synced

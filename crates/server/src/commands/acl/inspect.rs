@@ -77,7 +77,7 @@ fn reply_selector(reply: &mut Reply<'_>, selector: &Selector) {
     }
 }
 
-/// ACL CAT [category]
+/// `ACL CAT [category]`
 pub(super) fn cat(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let names: Vec<String> = match args.len() {
         2 => Categories::all().names().collect(),
@@ -87,8 +87,8 @@ pub(super) fn cat(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
                 Error::new(format!("ERR Unknown category '{shown}'"))
             })?;
             let commands = cx.server.catalogue.all().iter();
-            let meant = commands.filter(|command| command.spec.categories().intersects(category));
-            meant.map(|command| command.full_name.clone()).collect()
+            let in_category = commands.filter(|command| command.spec.categories().intersects(category));
+            in_category.map(|command| command.full_name.clone()).collect()
         }
         _ => return Err(wrong_number(args)),
     };

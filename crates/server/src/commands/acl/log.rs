@@ -7,14 +7,14 @@ use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
 
 /// Default number of entries.
-const SHOWN: usize = 10;
+const COUNT_DEFAULT: usize = 10;
 const FIELDS: usize = 10;
 
 /// ACL LOG [count | RESET]
 pub(super) fn log(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let log = &cx.server.acl.log;
     let count = match args.len() {
-        2 => SHOWN,
+        2 => COUNT_DEFAULT,
         3 if args[2].eq_ignore_ascii_case(b"reset") => {
             log.clear();
             cx.reply.ok();

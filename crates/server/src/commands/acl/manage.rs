@@ -34,7 +34,7 @@ pub(super) fn setuser(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error>
         .change(&server.admission, name, args.slice_from(3).iter(), reader(server))
         .map_err(|error| Error::new(format!("ERR {error}")))?;
     if let Some(before) = changed.before {
-        revoke::end_forbidden_subscriptions(server, cx.client, &before, &changed.after);
+        revoke::close_forbidden_subscribers(server, cx.client, &before, &changed.after);
     }
     cx.reply.ok();
     Ok(())
@@ -50,7 +50,7 @@ pub(super) fn deluser(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error>
     let mut deleted = 0;
     for name in names.iter() {
         if cx.server.acl.remove(&cx.server.admission, name) {
-            revoke::end_connections_of(cx.server, cx.client, name);
+            revoke::close_connections_of(cx.server, cx.client, name);
             deleted += 1;
         }
     }
@@ -73,8 +73,8 @@ pub(super) fn load(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     let users = file::load(&path, reader(server)).map_err(|errors| Error::new(format!("ERR {errors}")))?;
     for before in server.acl.replace(&server.admission, users).into_values() {
         match server.acl.find(&before.name) {
-            Some(after) => revoke::end_forbidden_subscriptions(server, cx.client, &before, &after),
-            None => revoke::end_connections_of(server, cx.client, &before.name),
+            Some(after) => revoke::close_forbidden_subscribers(server, cx.client, &before, &after),
+            None => revoke::close_connections_of(server, cx.client, &before.name),
         }
     }
     cx.reply.ok();
@@ -94,7 +94,7 @@ pub(super) fn save(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// ACL GENPASS [bits]
+/// `ACL GENPASS [bits]`
 pub(super) fn genpass(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let bits = match args.len() {
         2 => PASSWORD_BITS,

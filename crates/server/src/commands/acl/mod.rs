@@ -31,12 +31,17 @@ pub const ACL: Command<SessionHandler> = Command::container(
         Group::Server,
         "6.0.0",
         "Depends on subcommand.",
-        "A container for commands about users and what they may do.",
+        "A container for access control list commands.",
     ),
     &[
         Command::new(
             sub("cat", -2, OPEN)
-                .doc(Group::Server, "6.0.0", "O(N), N being the commands", "Lists the categories, or one's commands.")
+                .doc(
+                    Group::Server,
+                    "6.0.0",
+                    "O(N), N being the commands",
+                    "Lists the ACL categories, or the commands of a category.",
+                )
                 .args(&[Arg::string("category").optional()]),
             inspect::cat,
         ),
@@ -48,7 +53,7 @@ pub const ACL: Command<SessionHandler> = Command::container(
                     Group::Server,
                     "6.0.0",
                     "O(N), N being the connections",
-                    "Deletes users, and ends their connections.",
+                    "Deletes users and closes their connections.",
                 )
                 .tips(TIPS)
                 .args(&[USERNAME.multiple()]),
@@ -56,19 +61,19 @@ pub const ACL: Command<SessionHandler> = Command::container(
         ),
         Command::new(
             sub("dryrun", -4, ADMIN)
-                .doc(Group::Server, "7.0.0", "O(1).", "Tells whether a user may run a command.")
+                .doc(Group::Server, "7.0.0", "O(1).", "Checks whether a user may run a command, without running it.")
                 .args(&[USERNAME, Arg::string("command"), Arg::string("arg").optional().multiple()]),
             inspect::dryrun,
         ),
         Command::new(
             sub("genpass", -2, OPEN)
-                .doc(Group::Server, "6.0.0", "O(1)", "Makes up a password that cannot be guessed.")
+                .doc(Group::Server, "6.0.0", "O(1)", "Generates a random password.")
                 .args(&[Arg::integer("bits").optional()]),
             manage::genpass,
         ),
         Command::new(
             sub("getuser", 3, ADMIN)
-                .doc(Group::Server, "6.0.0", RULES, "Tells what a user is and may do.")
+                .doc(Group::Server, "6.0.0", RULES, "Returns the rules of a user.")
                 .history(&[
                     ("6.2.0", "Patterns of channels."),
                     ("7.0.0", "Selectors; patterns of keys and channels are told as rules."),
@@ -82,7 +87,7 @@ pub const ACL: Command<SessionHandler> = Command::container(
                 Group::Server,
                 "6.0.0",
                 "O(1)",
-                "Returns a text about the subcommands.",
+                "Returns help about the subcommands.",
             ),
             acl_help,
         ),
@@ -95,13 +100,13 @@ pub const ACL: Command<SessionHandler> = Command::container(
                 Group::Server,
                 "6.0.0",
                 USERS,
-                "Has the users be those of the ACL file.",
+                "Reloads the users from the ACL file.",
             ),
             manage::load,
         ),
         Command::new(
             sub("log", -2, ADMIN)
-                .doc(Group::Server, "6.0.0", "O(N), N being the entries shown", "Tells what was refused lately.")
+                .doc(Group::Server, "6.0.0", "O(N), N being the entries shown", "Returns recent security events.")
                 .history(&[("7.2.0", "Number of the entry, and when it was made and changed.")])
                 .args(&[Arg::one_of("operation", &[Arg::integer("count"), Arg::word("reset", "RESET")]).optional()]),
             log::log,
@@ -113,7 +118,7 @@ pub const ACL: Command<SessionHandler> = Command::container(
         Command::new(
             sub("setuser", -3, ADMIN)
                 .lock(LockRule::Global)
-                .doc(Group::Server, "6.0.0", RULES, "Creates a user or changes what it may do.")
+                .doc(Group::Server, "6.0.0", RULES, "Creates or modifies a user and its rules.")
                 .history(&[
                     ("6.2.0", "Patterns of channels."),
                     ("7.0.0", "Selectors, and rights to keys for reading and for writing."),
@@ -128,7 +133,7 @@ pub const ACL: Command<SessionHandler> = Command::container(
             inspect::users,
         ),
         Command::new(
-            sub("whoami", 2, OPEN).doc(Group::Server, "6.0.0", "O(1)", "Tells the connection's user."),
+            sub("whoami", 2, OPEN).doc(Group::Server, "6.0.0", "O(1)", "Returns the user of the connection."),
             inspect::whoami,
         ),
     ],
@@ -146,19 +151,19 @@ fn acl_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
         "CAT [<category>]",
         "    Show the categories of commands, or the commands of <category>.",
         "DELUSER <username> [<username> ...]",
-        "    Delete users and end their connections.",
+        "    Delete users and close their connections.",
         "DRYRUN <username> <command> [<arg> ...]",
-        "    Tell whether the user may run the command, and do not run it.",
+        "    Check whether the user may run the command, without running it.",
         "GETUSER <username>",
-        "    Show what the user is and may do.",
+        "    Show the rules of the user.",
         "GENPASS [<bits>]",
-        "    Make up a password of <bits> bits, 256 if they are not given.",
+        "    Generate a random password of <bits> bits (default: 256).",
         "LIST",
         "    Show the users as lines of an ACL file.",
         "LOAD",
         "    Read the users from the ACL file again.",
         "LOG [<count> | RESET]",
-        "    Show the latest refusals, or forget them.",
+        "    Show the latest denials, or clear them.",
         "SAVE",
         "    Write the users to the ACL file.",
         "SETUSER <username> <rule> [<rule> ...]",
@@ -166,7 +171,7 @@ fn acl_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
         "USERS",
         "    Show the names of the users.",
         "WHOAMI",
-        "    Show the user that this connection is.",
+        "    Show the user of this connection.",
     ];
     help::reply(cx, "ACL", LINES);
     Ok(())

@@ -20,8 +20,8 @@ const CAPA_LETTERS: &[u8] = b"r";
 /// See the module's documentation.
 #[derive(Default)]
 pub struct Filter<'a> {
-    wanted: Conditions<'a>,
-    unwanted: Conditions<'a>,
+    included: Conditions<'a>,
+    excluded: Conditions<'a>,
     /// Minimum seconds since the client connected.
     age_min: Option<i64>,
     /// Minimum seconds since its last request.
@@ -99,7 +99,7 @@ pub fn known(server: &Services) -> Known<'_> {
 impl<'a> Filter<'a> {
     /// Matches the client with this address, including the calling one.
     pub fn by_address(address: &'a [u8]) -> Self {
-        Filter { wanted: Conditions { addr: Some(address), ..Default::default() }, ..Default::default() }
+        Filter { included: Conditions { addr: Some(address), ..Default::default() }, ..Default::default() }
     }
 
     /// Parses options; `skip_me` is the default.
@@ -113,22 +113,22 @@ impl<'a> Filter<'a> {
                 None => (&option[..], false),
             };
             if name == b"id" {
-                let ids = filter.side(negated).ids.get_or_insert_default();
+                let ids = filter.conditions(negated).ids.get_or_insert_default();
                 at += 1 + read_ids(args.slice_from(at + 1), ids)?;
                 continue;
             }
             let value = args.get(at + 1).ok_or(Error::SYNTAX)?;
             if negated || !filter.read_plain(name, value)? {
                 let prefix = if negated { "NOT-" } else { "" };
-                filter.side(negated).read(name, value, prefix, known)?;
+                filter.conditions(negated).read(name, value, prefix, known)?;
             }
             at += 2;
         }
         Ok(filter)
     }
 
-    fn side(&mut self, negated: bool) -> &mut Conditions<'a> {
-        if negated { &mut self.unwanted } else { &mut self.wanted }
+    fn conditions(&mut self, negated: bool) -> &mut Conditions<'a> {
+        if negated { &mut self.excluded } else { &mut self.included }
     }
 
     /// Parses an option that cannot be negated; false if it is unknown.
@@ -152,8 +152,8 @@ impl<'a> Filter<'a> {
         !(self.skip_me && client.id == me)
             && self.age_min.is_none_or(old_enough)
             && self.idle_min.is_none_or(idle_enough)
-            && self.wanted.asked(client).all(|has_retained_replies| has_retained_replies)
-            && !self.unwanted.asked(client).any(|has_retained_replies| has_retained_replies)
+            && self.included.evaluate(client).all(|holds| holds)
+            && !self.excluded.evaluate(client).any(|holds| holds)
     }
 }
 
@@ -184,11 +184,11 @@ impl<'a> Conditions<'a> {
     }
 
     /// Whether each of the given conditions holds.
-    fn asked(&self, client: &ClientInfo) -> impl Iterator<Item = bool> {
+    fn evaluate(&self, client: &ClientInfo) -> impl Iterator<Item = bool> {
         let flags = client.shown_flags();
         let names = client.names.lock();
         // An unset name equals nothing.
-        let named = |name: &[u8], wanted: &[u8]| !name.is_empty() && name == wanted;
+        let named = |name: &[u8], included: &[u8]| !name.is_empty() && name == included;
         [
             self.ids.as_ref().map(|ids| ids.contains(&client.id)),
             self.kind.map(|kind| kind == Kind::of(flags)),
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn every_condition_must_hold_and_none_of_the_negated() {
+    fn all_conditions_must_match_and_no_negated_one() {
         let client = client(5, "127.0.0.1:4000");
         client.set_flags(ClientFlags::NO_TOUCH | ClientFlags::CAPA_REDIRECT, true);
         let holding: [&[&str]; 13] = [
@@ -316,14 +316,14 @@ mod tests {
     }
 
     #[test]
-    fn the_client_that_asks_is_skipped_on_wish() {
+    fn skipme_excludes_the_calling_client() {
         let me = client(1, "[::1]:4000");
         assert_eq!(matches(&[], &me), Ok(false));
         assert_eq!(matches(&["skipme", "no", "ip", "::1", "flags", "N"], &me), Ok(true));
     }
 
     #[test]
-    fn wrong_options_are_refused_in_the_references_words() {
+    fn invalid_options_are_refused_with_valkeys_texts() {
         let client = client(5, "path:0");
         let cases: [(&[&str], &str); 15] = [
             (&["id", "0"], "ERR client-id should be greater than 0"),

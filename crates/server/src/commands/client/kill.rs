@@ -19,7 +19,7 @@ pub const KILL: Command<SessionHandler> = Command::new(
         .acl(&[Categories::CONNECTION])
         // No worker is in a batch: when the caller receives its reply, no command of the killed clients runs any more.
         .lock(LockRule::Global)
-        .doc(Group::Connection, "2.4.0", "O(N), N being the connections", "Ends connections.")
+        .doc(Group::Connection, "2.4.0", "O(N), N being the connections", "Closes connections.")
         .history(&[
             ("2.8.12", "Filters as options."),
             ("2.8.12", "The filter `ID`."),
@@ -42,13 +42,13 @@ fn kill(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     } else {
         Filter::parse(args.slice_from(2), true, known(cx.server))?
     };
-    let me = cx.client.info.id;
+    let own_id = cx.client.info.id;
     let mut killed = 0;
     for client in cx.server.clients.all() {
-        if !filter.matches(&client, me, cx.now_ms) {
+        if !filter.matches(&client, own_id, cx.now_ms) {
             continue;
         }
-        if client.id == me {
+        if client.id == own_id {
             killed += 1;
             cx.client.fate = Fate::CloseAfterReply;
         } else if !client.doomed.swap(true, Ordering::SeqCst) {

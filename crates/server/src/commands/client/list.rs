@@ -17,7 +17,7 @@ pub const INFO: Command<SessionHandler> = Command::new(
     Spec::new("info", 2)
         .flags(&[Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
         .acl(&[Categories::CONNECTION])
-        .doc(Group::Connection, "6.2.0", "O(1)", "Describes the connection.")
+        .doc(Group::Connection, "6.2.0", "O(1)", "Returns information about the connection.")
         .tips(&["nondeterministic_output"]),
     info,
 );
@@ -35,7 +35,7 @@ pub const LIST: Command<SessionHandler> = Command::new(
     Spec::new("list", -2)
         .flags(&[Flags::ADMIN, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
         .acl(&[Categories::CONNECTION])
-        .doc(Group::Connection, "2.4.0", "O(N), N being the connections", "Describes the connections.")
+        .doc(Group::Connection, "2.4.0", "O(N), N being the connections", "Lists open connections.")
         .tips(&["nondeterministic_output"])
         .history(&[
             ("2.8.12", "The field `id`."),

@@ -12,7 +12,7 @@ pub const REPLY: Command<SessionHandler> = Command::new(
     Spec::new("reply", 3)
         .flags(&[Flags::ALLOW_BUSY, Flags::NOSCRIPT, Flags::NO_MULTI, Flags::LOADING, Flags::STALE])
         .acl(&[Categories::CONNECTION])
-        .doc(Group::Connection, "3.2.0", "O(1)", "Chooses whether commands are replied to.")
+        .doc(Group::Connection, "3.2.0", "O(1)", "Switches replies on or off.")
         .args(&[Arg::one_of("action", &[Arg::word("on", "ON"), Arg::word("off", "OFF"), Arg::word("skip", "SKIP")])]),
     reply,
 );
@@ -37,7 +37,7 @@ pub const NO_EVICT: Command<SessionHandler> = Command::new(
     Spec::new("no-evict", 3)
         .flags(&[Flags::ALLOW_BUSY, Flags::ADMIN, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
         .acl(&[Categories::CONNECTION])
-        .doc(Group::Connection, "7.0.0", "O(1)", "Spares the connection when connections are closed to free memory.")
+        .doc(Group::Connection, "7.0.0", "O(1)", "Exempts the connection from client eviction.")
         .args(ON_OFF),
     no_evict,
 );
@@ -51,7 +51,7 @@ pub const NO_TOUCH: Command<SessionHandler> = Command::new(
     Spec::new("no-touch", 3)
         .flags(&[Flags::ALLOW_BUSY, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
         .acl(&[Categories::CONNECTION])
-        .doc(Group::Connection, "7.2.0", "O(1)", "Has commands leave the access times of keys alone.")
+        .doc(Group::Connection, "7.2.0", "O(1)", "Controls whether commands update the LRU and LFU data of keys.")
         .args(ON_OFF),
     no_touch,
 );
@@ -71,7 +71,7 @@ pub const IMPORT_SOURCE: Command<SessionHandler> = Command::new(
     Spec::new("import-source", 3)
         .flags(&[Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
         .acl(&[Categories::CONNECTION])
-        .doc(Group::Connection, "8.1.0", "O(1)", "Lets the connection see expired keys in import mode.")
+        .doc(Group::Connection, "8.1.0", "O(1)", "Marks the connection as an import source.")
         .args(ON_OFF),
     import_source,
 );
@@ -88,7 +88,7 @@ pub const CAPA: Command<SessionHandler> = Command::new(
     Spec::new("capa", -3)
         .flags(&[Flags::ALLOW_BUSY, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
         .acl(&[Categories::CONNECTION])
-        .doc(Group::Connection, "8.0.0", "O(1)", "Tells what the client is able to do.")
+        .doc(Group::Connection, "8.0.0", "O(1)", "Declares a client capability.")
         .args(&[Arg::string("capability").multiple()]),
     capa,
 );

@@ -12,7 +12,7 @@ pub const ID: Command<SessionHandler> = Command::new(
     Spec::new("id", 2)
         .flags(&[Flags::ALLOW_BUSY, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
         .acl(&[Categories::CONNECTION])
-        .doc(Group::Connection, "5.0.0", "O(1)", "Answers the connection's number."),
+        .doc(Group::Connection, "5.0.0", "O(1)", "Returns the ID of the connection."),
     id,
 );
 
@@ -26,7 +26,7 @@ pub const GETNAME: Command<SessionHandler> = Command::new(
     Spec::new("getname", 2)
         .flags(&[Flags::ALLOW_BUSY, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
         .acl(&[Categories::CONNECTION])
-        .doc(Group::Connection, "2.6.9", "O(1)", "Answers the connection's name."),
+        .doc(Group::Connection, "2.6.9", "O(1)", "Returns the name of the connection."),
     getname,
 );
 
@@ -43,7 +43,7 @@ pub const SETNAME: Command<SessionHandler> = Command::new(
     Spec::new("setname", 3)
         .flags(&[Flags::ALLOW_BUSY, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
         .acl(&[Categories::CONNECTION])
-        .doc(Group::Connection, "2.6.9", "O(1)", "Names the connection.")
+        .doc(Group::Connection, "2.6.9", "O(1)", "Sets the name of the connection.")
         .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
         .args(&[Arg::string("connection-name")]),
     setname,
@@ -72,7 +72,7 @@ pub const SETINFO: Command<SessionHandler> = Command::new(
     Spec::new("setinfo", 4)
         .flags(&[Flags::ALLOW_BUSY, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
         .acl(&[Categories::CONNECTION])
-        .doc(Group::Connection, "7.2.0", "O(1)", "Tells which library the client uses.")
+        .doc(Group::Connection, "7.2.0", "O(1)", "Sets information about the client library.")
         .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
         .args(&[Arg::one_of(
             "attr",

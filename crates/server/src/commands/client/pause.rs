@@ -16,7 +16,7 @@ pub const PAUSE: Command<SessionHandler> = Command::new(
         .acl(&[Categories::CONNECTION])
         // No worker is in an earlier batch: when the caller receives its reply, no write runs any more.
         .lock(LockRule::Global)
-        .doc(Group::Connection, "3.0.0", "O(1)", "Holds up commands for some time.")
+        .doc(Group::Connection, "3.0.0", "O(1)", "Suspends command processing.")
         .history(&[("6.2.0", "May hold up writes alone.")])
         .args(&[
             Arg::integer("timeout"),
@@ -47,7 +47,7 @@ pub const UNPAUSE: Command<SessionHandler> = Command::new(
     Spec::new("unpause", 2)
         .flags(&[Flags::ADMIN, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
         .acl(&[Categories::CONNECTION])
-        .doc(Group::Connection, "6.2.0", "O(N), N being the held-up clients", "Ends a pause."),
+        .doc(Group::Connection, "6.2.0", "O(N), N being the held-up clients", "Resumes command processing."),
     unpause,
 );
 
@@ -64,7 +64,7 @@ pub const UNBLOCK: Command<SessionHandler> = Command::new(
         .flags(&[Flags::ADMIN, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
         .acl(&[Categories::CONNECTION])
         .lock(LockRule::Global)
-        .doc(Group::Connection, "5.0.0", "O(log N), N being the clients", "Ends the waiting of a blocked client.")
+        .doc(Group::Connection, "5.0.0", "O(log N), N being the clients", "Unblocks a blocked client.")
         .args(&[
             Arg::integer("client-id"),
             Arg::one_of("unblock-type", &[Arg::word("timeout", "TIMEOUT"), Arg::word("error", "ERROR")]).optional(),

@@ -12,12 +12,13 @@ use kvick_resp::format::parse_i64;
 use std::ops::Bound;
 use std::sync::Arc;
 
-/// CLIENT TRACKING ON | OFF [REDIRECT client-id] [PREFIX prefix [PREFIX prefix ...]] [BCAST] [OPTIN] [OPTOUT] [NOLOOP]
+/// `CLIENT TRACKING ON | OFF [REDIRECT client-id] [PREFIX prefix [PREFIX prefix ...]] [BCAST] [OPTIN] [OPTOUT]
+/// [NOLOOP]`
 pub const TRACKING: Command<SessionHandler> = Command::new(
     Spec::new("tracking", -3)
         .flags(&[Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
         .acl(&[Categories::CONNECTION])
-        .doc(Group::Connection, "6.0.0", "O(N), N being the prefixes", "Has the client told when keys change.")
+        .doc(Group::Connection, "6.0.0", "O(N), N being the prefixes", "Controls server-assisted client-side caching.")
         .args(&[
             Arg::one_of("status", &[Arg::word("on", "ON"), Arg::word("off", "OFF")]),
             Arg::integer("client-id").token("REDIRECT").optional(),
@@ -31,16 +32,16 @@ pub const TRACKING: Command<SessionHandler> = Command::new(
 );
 
 /// The options of CLIENT TRACKING.
-struct Wish<'a> {
+struct Request<'a> {
     mode: Mode,
     prefixes: Vec<&'a [u8]>,
 }
 
 fn tracking(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
-    let wish = read_wish(cx, args)?;
+    let request = parse_request(cx, args)?;
     if args[2].eq_ignore_ascii_case(b"on") {
-        check(cx.client, &wish)?;
-        cx.client.start_tracking(cx.server, &wish.mode, &wish.prefixes);
+        check(cx.client, &request)?;
+        cx.client.start_tracking(cx.server, &request.mode, &request.prefixes);
     } else if args[2].eq_ignore_ascii_case(b"off") {
         cx.client.stop_tracking(cx.server);
     } else {
@@ -50,8 +51,8 @@ fn tracking(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-fn read_wish<'a>(cx: &Session<'_>, args: Args<'a>) -> Result<Wish<'a>, Error> {
-    let mut wish = Wish { mode: Mode { flags: ClientFlags::empty(), redirect: 0 }, prefixes: Vec::new() };
+fn parse_request<'a>(cx: &Session<'_>, args: Args<'a>) -> Result<Request<'a>, Error> {
+    let mut request = Request { mode: Mode { flags: ClientFlags::empty(), redirect: 0 }, prefixes: Vec::new() };
     let mut words = args.iter().skip(3);
     while let Some(word) = words.next() {
         let flags = [
@@ -61,21 +62,21 @@ fn read_wish<'a>(cx: &Session<'_>, args: Args<'a>) -> Result<Wish<'a>, Error> {
             (b"noloop", ClientFlags::NOLOOP),
         ];
         if let Some((_, flag)) = flags.iter().find(|(name, _)| word.eq_ignore_ascii_case(name)) {
-            wish.mode.flags.insert(*flag);
+            request.mode.flags.insert(*flag);
             continue;
         }
         let value = words.next().ok_or(Error::SYNTAX)?;
         if word.eq_ignore_ascii_case(b"prefix") {
-            wish.prefixes.push(value);
+            request.prefixes.push(value);
         } else if !word.eq_ignore_ascii_case(b"redirect") {
             return Err(Error::SYNTAX);
-        } else if wish.mode.redirect != 0 {
+        } else if request.mode.redirect != 0 {
             return Err(Error::text("ERR A client can only redirect to a single other client"));
         } else {
-            wish.mode.redirect = read_redirect(cx, value)?;
+            request.mode.redirect = read_redirect(cx, value)?;
         }
     }
-    Ok(wish)
+    Ok(request)
 }
 
 fn read_redirect(cx: &Session<'_>, value: &[u8]) -> Result<u64, Error> {
@@ -85,11 +86,11 @@ fn read_redirect(cx: &Session<'_>, value: &[u8]) -> Result<u64, Error> {
 }
 
 /// Refuses options that contradict each other or the client's present mode.
-fn check(client: &Client, wish: &Wish<'_>) -> Result<(), Error> {
-    let (flags, had) = (wish.mode.flags, client.info.flags());
+fn check(client: &Client, request: &Request<'_>) -> Result<(), Error> {
+    let (flags, had) = (request.mode.flags, client.info.flags());
     let broadcasts = flags.contains(ClientFlags::BROADCAST);
     let choices = ClientFlags::OPTIN | ClientFlags::OPTOUT;
-    if !broadcasts && !wish.prefixes.is_empty() {
+    if !broadcasts && !request.prefixes.is_empty() {
         return Err(Error::text("ERR PREFIX option requires BCAST mode to be enabled"));
     }
     if client.tracking.is_some() && broadcasts != had.contains(ClientFlags::BROADCAST) {
@@ -110,7 +111,7 @@ fn check(client: &Client, wish: &Wish<'_>) -> Result<(), Error> {
              with a different mode.",
         ));
     }
-    check_overlaps(client.tracking.as_deref(), &wish.prefixes)
+    check_overlaps(client.tracking.as_deref(), &request.prefixes)
 }
 
 /// Refuses prefixes that overlap with each other or with the client's present prefixes: one is a prefix of the other.
@@ -146,7 +147,7 @@ pub const CACHING: Command<SessionHandler> = Command::new(
     Spec::new("caching", 3)
         .flags(&[Flags::ALLOW_BUSY, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
         .acl(&[Categories::CONNECTION])
-        .doc(Group::Connection, "6.0.0", "O(1)", "Tells whether the client caches what the next command reads.")
+        .doc(Group::Connection, "6.0.0", "O(1)", "Sets whether the keys of the next command are tracked.")
         .args(&[Arg::one_of("mode", &[Arg::word("yes", "YES"), Arg::word("no", "NO")])]),
     caching,
 );
@@ -178,7 +179,7 @@ pub const GETREDIR: Command<SessionHandler> = Command::new(
     Spec::new("getredir", 2)
         .flags(&[Flags::ALLOW_BUSY, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
         .acl(&[Categories::CONNECTION])
-        .doc(Group::Connection, "6.0.0", "O(1)", "Tells which client hears of changes in this one's stead."),
+        .doc(Group::Connection, "6.0.0", "O(1)", "Returns the ID of the client that receives the invalidations."),
     |cx, _| {
         cx.reply.int(cx.client.info.redirection());
         Ok(())
@@ -190,7 +191,12 @@ pub const TRACKINGINFO: Command<SessionHandler> = Command::new(
     Spec::new("trackinginfo", 2)
         .flags(&[Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
         .acl(&[Categories::CONNECTION])
-        .doc(Group::Connection, "6.2.0", "O(N), N being the prefixes", "Tells how the client is told of changes."),
+        .doc(
+            Group::Connection,
+            "6.2.0",
+            "O(N), N being the prefixes",
+            "Returns the client-side caching state of the connection.",
+        ),
     trackinginfo,
 );
 
@@ -227,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_overlap_is_told_with_what_is_there_first() {
+    fn an_overlap_error_names_the_existing_prefix_first() {
         let text = |own: &[&str], prefixes: &[&str]| {
             let own = OwnTracking { prefixes: own.iter().map(|prefix| prefix.as_bytes().into()).collect() };
             let prefixes: Vec<_> = prefixes.iter().map(|prefix| prefix.as_bytes()).collect();

@@ -14,7 +14,7 @@ pub const GETKEYS: Command<SessionHandler> = Command::new(
     Spec::new("getkeys", -3)
         .flags(&[Flags::LOADING, Flags::STALE])
         .acl(&[Categories::CONNECTION])
-        .doc(Group::Server, "2.8.13", "O(N), N being the arguments", "Tells the keys in a request.")
+        .doc(Group::Server, "2.8.13", "O(N), N being the arguments", "Extracts the key names of a command.")
         .args(ARGS),
     getkeys,
 );
@@ -32,7 +32,12 @@ pub const GETKEYSANDFLAGS: Command<SessionHandler> = Command::new(
     Spec::new("getkeysandflags", -3)
         .flags(&[Flags::LOADING, Flags::STALE])
         .acl(&[Categories::CONNECTION])
-        .doc(Group::Server, "7.0.0", "O(N), N being the arguments", "Tells the keys in a request and their use.")
+        .doc(
+            Group::Server,
+            "7.0.0",
+            "O(N), N being the arguments",
+            "Extracts the key names and access flags of a command.",
+        )
         .args(ARGS),
     getkeysandflags,
 );

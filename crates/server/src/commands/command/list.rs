@@ -11,7 +11,7 @@ pub const LIST: Command<SessionHandler> = Command::new(
     Spec::new("list", -2)
         .flags(&[Flags::LOADING, Flags::STALE])
         .acl(&[Categories::CONNECTION])
-        .doc(Group::Server, "7.0.0", "O(N), N being the commands", "Names the commands.")
+        .doc(Group::Server, "7.0.0", "O(N), N being the commands", "Returns the names of commands.")
         .tips(&["nondeterministic_output_order"])
         .args(&[Arg::one_of(
             "filterby",

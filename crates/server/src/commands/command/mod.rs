@@ -27,7 +27,7 @@ pub const COMMAND: Command<SessionHandler> = Command::with_subcommands(
     Spec::new("command", -1)
         .flags(&[Flags::LOADING, Flags::STALE])
         .acl(&[Categories::CONNECTION])
-        .doc(Group::Server, "2.8.13", "O(N), N being the commands", "Tells the facts of all commands.")
+        .doc(Group::Server, "2.8.13", "O(N), N being the commands", "Returns information about all commands.")
         .tips(&["nondeterministic_output_order"]),
     info::all,
     &[COUNT, docs::DOCS, keys::GETKEYS, keys::GETKEYSANDFLAGS, HELP, info::INFO, list::LIST],
@@ -39,7 +39,7 @@ pub const COUNT: Command<SessionHandler> = Command::new(
         Group::Server,
         "2.8.13",
         "O(1)",
-        "Counts the commands.",
+        "Returns the number of commands.",
     ),
     count,
 );
@@ -55,7 +55,7 @@ pub const HELP: Command<SessionHandler> = Command::new(
         Group::Server,
         "5.0.0",
         "O(1)",
-        "Lists the subcommands.",
+        "Returns help about the subcommands.",
     ),
     command_help,
 );
@@ -66,19 +66,19 @@ fn command_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
         "command",
         &[
             "(no subcommand)",
-            "    The facts of all commands.",
+            "    Return information about all commands.",
             "COUNT",
-            "    How many commands there are.",
+            "    Return the number of commands.",
             "DOCS [<command-name> ...]",
-            "    The documentation of these commands, or of all.",
+            "    Return documentation of these commands, or of all.",
             "GETKEYS <full-command>",
-            "    The keys in a request.",
+            "    Return the keys of a full command.",
             "GETKEYSANDFLAGS <full-command>",
-            "    The keys in a request, and how each is used.",
+            "    Return the keys of a full command and their access flags.",
             "INFO [<command-name> ...]",
-            "    The facts of these commands, or of all.",
+            "    Return information about these commands, or about all.",
             "LIST [FILTERBY (MODULE <module-name>|ACLCAT <category>|PATTERN <pattern>)]",
-            "    The names of all commands and subcommands, or of those to which the filter applies.",
+            "    Return the names of all commands and subcommands, or of those that match the filter.",
         ],
     );
     Ok(())

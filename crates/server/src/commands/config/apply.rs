@@ -104,9 +104,9 @@ fn warn_of_eviction(server: &'static Server, limit: u64) {
     }
 }
 
-fn allow_clients(server: &'static Server, wanted: u32) -> Result<(), Refusal> {
-    match limits::allow_clients(wanted, server.workers()) {
-        Ok(allowed) if allowed == wanted => Ok(()),
+fn allow_clients(server: &'static Server, requested: u32) -> Result<(), Refusal> {
+    match limits::allow_clients(requested, server.workers()) {
+        Ok(allowed) if allowed == requested => Ok(()),
         Ok(allowed) => Err(Refusal::new(format!(
             "The operating system is not able to handle the specified number of clients, try with {allowed}"
         ))),
@@ -124,7 +124,7 @@ fn listen(
     refusal: &'static str,
 ) -> Result<(), Refusal> {
     for transport in transports {
-        server.listen_anew(values, *transport).map_err(|error| {
+        server.relisten(values, *transport).map_err(|error| {
             kvick_runtime::logging::warning(format_args!("{error}"));
             Refusal::new(refusal)
         })?;

@@ -3,8 +3,8 @@
 mod apply;
 
 use super::help;
+use crate::server::HasServer;
 use crate::server::Server;
-use crate::server::Serving;
 use kvick_acl as acl;
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Command, Flags, Group, LockRule, Spec};
@@ -28,7 +28,7 @@ pub const CONFIG: Command<SessionHandler> = Command::container(
         Group::Server,
         "2.0.0",
         "Depends on subcommand.",
-        "A container for commands about the server's settings.",
+        "A container for server configuration commands.",
     ),
     &[
         Command::new(
@@ -38,7 +38,7 @@ pub const CONFIG: Command<SessionHandler> = Command::container(
                     Group::Server,
                     "2.0.0",
                     "O(N) when N is the number of configuration parameters provided",
-                    "Returns the values of settings.",
+                    "Returns the values of configuration parameters.",
                 )
                 .history(&[("7.0.0", "Several patterns can be given at once.")])
                 .args(&[Arg::string("parameter").multiple()]),
@@ -51,7 +51,7 @@ pub const CONFIG: Command<SessionHandler> = Command::container(
                     Group::Server,
                     "2.0.0",
                     "O(N) when N is the number of configuration parameters provided",
-                    "Changes settings.",
+                    "Sets configuration parameters.",
                 )
                 .history(&[("7.0.0", "Several settings can be changed at once.")])
                 .tips(TIPS)
@@ -64,14 +64,14 @@ pub const CONFIG: Command<SessionHandler> = Command::container(
             Spec::new("resetstat", 2)
                 .flags(ADMIN)
                 .lock(LockRule::Global)
-                .doc(Group::Server, "2.0.0", "O(1)", "Has the statistics begin anew.")
+                .doc(Group::Server, "2.0.0", "O(1)", "Resets the server statistics.")
                 .tips(TIPS),
             resetstat,
         ),
         Command::new(
             Spec::new("rewrite", 2)
                 .flags(ADMIN)
-                .doc(Group::Server, "2.8.0", "O(1)", "Writes the settings to the configuration file.")
+                .doc(Group::Server, "2.8.0", "O(1)", "Writes the current configuration to the configuration file.")
                 .tips(TIPS),
             config_rewrite,
         ),
@@ -80,7 +80,7 @@ pub const CONFIG: Command<SessionHandler> = Command::container(
                 Group::Server,
                 "5.0.0",
                 "O(1)",
-                "Returns a text about the subcommands.",
+                "Returns help about the subcommands.",
             ),
             config_help,
         ),
@@ -155,8 +155,8 @@ pub fn rewrite_file(server: &Server, add: Add) -> Result<(), Error> {
         return Err(Error::text("ERR The server is running without a config file"));
     };
     // Users are not written there if they have an ACL file.
-    let in_own_file = acl::file::path(server).is_some();
-    let users = if in_own_file { Vec::new() } else { server.acl.all() };
+    let in_acl_file = acl::file::path(server).is_some();
+    let users = if in_acl_file { Vec::new() } else { server.acl.all() };
     let users: Vec<Vec<u8>> = users.iter().map(|user| user.line()).collect();
     let extras = Extras { users: Some(&users), ..Extras::default() };
     match rewrite(file, &server.config.values(), extras, add) {
@@ -175,13 +175,13 @@ pub fn rewrite_file(server: &Server, add: Add) -> Result<(), Error> {
 fn config_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     const LINES: &[&str] = &[
         "GET <pattern>",
-        "    Show the settings whose names match <pattern>, with their values.",
+        "    Return the parameters that match <pattern>, with their values.",
         "SET <directive> <value>",
-        "    Give the setting <directive> the value <value>.",
+        "    Set the parameter <directive> to <value>.",
         "RESETSTAT",
-        "    Have the statistics of INFO begin anew.",
+        "    Reset the statistics of INFO.",
         "REWRITE",
-        "    Write the settings to the configuration file.",
+        "    Write the configuration to the configuration file.",
     ];
     help::reply(cx, "CONFIG", LINES);
     Ok(())

@@ -20,7 +20,7 @@ pub fn load(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
         return Err(Error::text("ERR The append-only file does not hold all of the data now"));
     }
     // The files contain the function libraries too.
-    server.scripting.forget_libraries(false)?;
+    server.scripting.flush_libraries(false)?;
     server.admission.set(Reasons::LOADING, true);
     (0..server.keyspace.databases()).for_each(|number| _ = cx.locked.flush(number, false));
     // The client waits for no key: the thread that owns the append-only file ends the wait.

@@ -6,7 +6,7 @@ use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
 use kvick_store::Expiry;
 
-/// DEBUG HTSTATS database [full]
+/// `DEBUG HTSTATS database [full]`
 pub fn tables(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let keyspace = cx.server.keyspace;
     let number = parse_i64(&args[2]).ok_or(Error::NOT_INTEGER)?;

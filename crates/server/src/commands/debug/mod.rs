@@ -13,7 +13,7 @@ mod values;
 use super::commandlog::wrong_number;
 use super::config::rewrite_file;
 use super::help;
-use crate::server::Serving;
+use crate::server::HasServer;
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Command, Flags, Group, LockRule, Protection, Spec};
 use kvick_config::rewrite::Add;
@@ -38,7 +38,7 @@ pub const DEBUG: Command<SessionHandler> = Command::new(
         .flags(&[Flags::ADMIN, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE])
         .protection(Protection::Debug)
         .lock(LockRule::GlobalIf(needs_global_lock))
-        .doc(Group::Server, "1.0.0", "Depends on subcommand.", "Does what helps to test and to debug.")
+        .doc(Group::Server, "1.0.0", "Depends on subcommand.", "A container for debugging commands.")
         .internal(),
     debug,
 );
@@ -110,8 +110,8 @@ const SUBCOMMANDS: &[Subcommand] = &[
 
 fn find(args: Args<'_>) -> Option<&'static Subcommand> {
     let name = args.get(1)?;
-    let is_it = |known: &&Subcommand| known.name.as_bytes().eq_ignore_ascii_case(name);
-    SUBCOMMANDS.iter().find(is_it).filter(|known| (known.arguments.0..=known.arguments.1).contains(&args.len()))
+    let is_named = |known: &&Subcommand| known.name.as_bytes().eq_ignore_ascii_case(name);
+    SUBCOMMANDS.iter().find(is_named).filter(|known| (known.arguments.0..=known.arguments.1).contains(&args.len()))
 }
 
 fn needs_global_lock(args: Args<'_>) -> bool {
@@ -149,7 +149,7 @@ fn clog_tls(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         b"1" => true,
         _ => return Err(Error::text("ERR Value must be 0 or 1")),
     };
-    tls::stream::clog(on);
+    tls::stream::fail_writes(on);
     if !on {
         cx.server.send_all(|| Message::Unclog);
     }
@@ -224,27 +224,27 @@ fn rewrite_all(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
 fn debug_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     const LINES: &[&str] = &[
         "AOF-FLUSH-SLEEP <microseconds>",
-        "    Wait so long before each write to the append-only file.",
+        "    Sleep before each write to the append-only file.",
         "ASSERT",
-        "    Crash because an assertion does not hold.",
+        "    Crash with a failed assertion.",
         "CHANGE-REPL-ID",
-        "    Take another replication ID, so that nobody can go on from where he is.",
+        "    Change the replication ID, so that no replica can resync partially.",
         "CLIENT-ENFORCE-REPLY-LIST <0|1>",
-        "    Whether all replies are put into lists of blocks, whose memory counts for the limits of output.",
+        "    Store all replies in lists of blocks, which count towards the output buffer limits.",
         "CONFIG-REWRITE-FORCE-ALL",
         "    Like CONFIG REWRITE, but write settings at their defaults too.",
         "DELAY-RDB-CLIENT-FREE-SECONDS <seconds>",
-        "    Keep the log so long for a replica that has got its dump by another connection.",
+        "    How long to keep the log for a replica that received its dump on another connection.",
         "DIGEST",
         "    Show a checksum of all data.",
         "DIGEST-VALUE <key> [<key> ...]",
         "    Show a checksum of the value of each <key>.",
         "ERROR <string>",
-        "    Reply the error <string>.",
+        "    Reply with the error <string>.",
         "FORCE-TLS-WRITE-ERROR <0|1>",
-        "    Whether connections with TLS behave as if their sockets took nothing.",
+        "    Make TLS connections behave as if their sockets accepted no bytes.",
         "LOADAOF",
-        "    Write out the append-only file, drop the data and load it from there.",
+        "    Flush the append-only file, drop the data set and load it from the file.",
         "LOG <message>",
         "    Write <message> to the log.",
         "HTSTATS <dbid> [full]",
@@ -254,47 +254,47 @@ fn debug_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
         "LISTPACK <key>",
         "    Print the elements of the listpack at <key> on the server's standard output.",
         "MALLCTL <name>",
-        "    Read a number among the allocator's controls.",
+        "    Read a numeric control of the allocator.",
         "MALLCTL-STR <name>",
-        "    Read a text among the allocator's controls.",
+        "    Read a string control of the allocator.",
         "OBJECT <key> [fast]",
-        "    Show how <key> is stored. With <fast>, leave out what takes long to find.",
+        "    Show how <key> is stored. With <fast>, omit fields that are slow to compute.",
         "OOM",
-        "    Crash because there is no memory.",
+        "    Crash with an out-of-memory error.",
         "PANIC",
-        "    Crash because of a panic.",
+        "    Crash with a panic.",
         "POPULATE <count> [<prefix>] [<size>]",
         "    Create <count> strings of <size> bytes, named <prefix> (default: key), a colon",
-        "    and a number, where there is no key of that name.",
+        "    and a number. Existing keys are kept.",
         "PAUSE-AFTER-FORK <0|1>",
-        "    Whether the process stops, until somebody has it continue, amid synchronisations.",
+        "    Stop the process with SIGSTOP during full synchronizations.",
         "PAUSE-CRON <0|1>",
-        "    Whether the work that is done from time to time stands still.",
+        "    Pause periodic work.",
         "PROTECT-CLIENT <id>",
-        "    Keep the connection of a client, and show it, when it is closed.",
+        "    Keep a client listed after its connection is closed.",
         "PROTOCOL <type>",
         "    Reply with a value of <type>: string, integer, double, bignum, null, array, set,",
         "    map, attrib, push, verbatim, true or false.",
         "QUICKLIST-PACKED-THRESHOLD <size>",
-        "    From how many bytes on an element of a list is kept outside of listpacks; 0 goes by the lists'",
-        "    own limits.",
+        "    Minimum size in bytes of list elements that are stored outside of listpacks; 0 restores",
+        "    the default limits.",
         "RELOAD [MERGE] [NOFLUSH] [NOSAVE]",
-        "    Save the data set and load it again. With NOSAVE, load the file that is there. With",
-        "    NOFLUSH, keep the data, and with MERGE, let keys of the file replace those that are there.",
+        "    Save the data set and load it again. With NOSAVE, load the existing file. With",
+        "    NOFLUSH, keep the data; with MERGE, keys of the file replace existing ones.",
         "REPLICATE <command> [<arg> ...]",
-        "    Send replicas a command, known or not.",
+        "    Send a command to the replicas, whether or not it exists.",
         "REPLYBUFFER <PEAK-RESET-TIME|RESIZING> <value>",
-        "    Do nothing: connections own no buffers of replies.",
+        "    No effect: connections have no fixed reply buffers.",
         "SDSLEN <key>",
-        "    Show how much memory the string at <key> takes, and how much it could.",
+        "    Show the length and the allocation of the string at <key>.",
         "SEGFAULT",
-        "    Crash because of a wrong access to memory.",
+        "    Crash with an invalid memory access.",
         "SET-ACTIVE-EXPIRE <0|1>",
-        "    Whether keys whose time has come are dropped before somebody asks for them.",
+        "    Whether to delete expired keys actively.",
         "SET-SKIP-CHECKSUM-VALIDATION <0|1>",
-        "    Whether the sums of dumps and payloads are left unchecked.",
+        "    Whether to skip the checksums of dumps and payloads.",
         "SLEEP <seconds>",
-        "    Stop the server for some time, decimals allowed.",
+        "    Stop the server for this time. Decimals are allowed.",
     ];
     help::reply(cx, "DEBUG", LINES);
     Ok(())
@@ -306,7 +306,7 @@ mod tests {
     use kvick_resp::OwnedArgs;
 
     #[test]
-    fn a_subcommand_is_found_by_name_and_number_of_arguments() {
+    fn a_subcommand_is_found_by_name_and_arity() {
         let found = |args: &[&str]| {
             let owned = OwnedArgs::new(args.iter().map(|arg| arg.as_bytes()));
             find(owned.args()).map(|subcommand| (subcommand.name, needs_global_lock(owned.args())))

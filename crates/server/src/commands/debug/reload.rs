@@ -7,7 +7,7 @@ use kvick_engine::session::Session;
 use kvick_resp::Args;
 use kvick_runtime::logging;
 
-/// DEBUG RELOAD [MERGE] [NOFLUSH] [NOSAVE]
+/// `DEBUG RELOAD [MERGE] [NOFLUSH] [NOSAVE]`
 pub fn reload(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let (mut how, mut saves) = (Reload { merge: false, flush: true }, true);
     for word in args.iter().skip(2) {

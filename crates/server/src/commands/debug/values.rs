@@ -14,7 +14,7 @@ use kvick_store::{
 };
 use std::io::Write;
 
-/// DEBUG OBJECT key [fast]
+/// `DEBUG OBJECT key [fast]`
 pub fn object(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let fast = args.get(3).is_some_and(|word| word.eq_ignore_ascii_case(b"fast"));
     let (number, access) = (cx.client.db, cx.access);
@@ -81,7 +81,7 @@ fn describe_listpack(listpack: View<'_>) -> String {
     text
 }
 
-/// DEBUG HTSTATS-KEY key [full]
+/// `DEBUG HTSTATS-KEY key [full]`
 pub fn table(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let number = cx.client.db;
     let mut db = cx.db(number);

@@ -1,6 +1,6 @@
 //! The section on connections.
 
-use super::Subject;
+use super::Context;
 use super::page::Page;
 use kvick_core::clients::{ClientFlags, ClientInfo};
 use kvick_engine::blocking::Blocked;
@@ -32,8 +32,8 @@ impl Waits {
 }
 
 /// Writes the section.
-pub fn write(subject: &Subject, page: &mut Page) {
-    let server = subject.server;
+pub fn write(context: &Context, page: &mut Page) {
+    let server = context.server;
     let clients = server.clients.all();
     let input_max = clients.iter().map(|client| client.input_memory.load(Ordering::Relaxed)).max();
     let output_max = clients.iter().map(|client| client.output.load(Ordering::Relaxed)).max();
@@ -56,10 +56,10 @@ pub fn write(subject: &Subject, page: &mut Page) {
     page.field("total_watched_keys", watched().sum::<usize>());
     page.field("total_blocking_keys", waits.keys.len());
     page.field("total_blocking_keys_on_nokey", waits.keys.values().filter(|heeds_loss| **heeds_loss).count());
-    let (reason, actions, left_ms) = match server.pause.state(subject.now_ms) {
+    let (reason, actions, left_ms) = match server.pause.state(context.now_ms) {
         None => ("none", "none", 0),
         Some(pause) => {
-            ("client_pause", if pause.pauses_all { "all" } else { "write" }, pause.until_ms - subject.now_ms)
+            ("client_pause", if pause.pauses_all { "all" } else { "write" }, pause.until_ms - context.now_ms)
         }
     };
     page.field("paused_reason", reason);

@@ -1,7 +1,7 @@
 //! The sections on commands: calls, errors, latencies.
 
-use super::Subject;
-use super::page::{Page, safe};
+use super::Context;
+use super::page::{Page, sanitized};
 use crate::commands::latency::durations;
 use kvick_config::tables::logging;
 use kvick_runtime::clock::ticks_to_us;
@@ -16,10 +16,10 @@ struct Sum {
     failed: u64,
 }
 
-pub fn write_calls(subject: &Subject, page: &mut Page) {
+pub fn write_calls(context: &Context, page: &mut Page) {
     page.section("Commandstats");
-    for command in subject.server.catalogue.all() {
-        let counted = subject.server.stats.iter().map(|stats| &stats.commands[command.id as usize]);
+    for command in context.server.catalogue.all() {
+        let counted = context.server.stats.iter().map(|stats| &stats.commands[command.id as usize]);
         let sum = counted.fold(Sum::default(), |sum, one| Sum {
             calls: sum.calls + one.calls.get(),
             ticks: sum.ticks + one.ticks.get(),
@@ -31,7 +31,7 @@ pub fn write_calls(subject: &Subject, page: &mut Page) {
             let us = ticks_to_us(ticks);
             let each = if calls == 0 { 0.0 } else { us as f64 / calls as f64 };
             page.field(
-                format_args!("cmdstat_{}", safe(command.full_name.as_bytes())),
+                format_args!("cmdstat_{}", sanitized(command.full_name.as_bytes())),
                 format_args!(
                     "calls={calls},usec={us},usec_per_call={each:.2},rejected_calls={rejected},failed_calls={failed}"
                 ),
@@ -40,26 +40,26 @@ pub fn write_calls(subject: &Subject, page: &mut Page) {
     }
 }
 
-pub fn write_errors(subject: &Subject, page: &mut Page) {
+pub fn write_errors(context: &Context, page: &mut Page) {
     let mut sums = BTreeMap::<Box<[u8]>, u64>::new();
-    for (code, count) in subject.server.stats.iter().flat_map(|stats| stats.error_codes()) {
+    for (code, count) in context.server.stats.iter().flat_map(|stats| stats.error_codes()) {
         *sums.entry(code).or_default() += count;
     }
     page.section("Errorstats");
     for (code, count) in sums {
-        page.field(format_args!("errorstat_{}", safe(&code)), format_args!("count={count}"));
+        page.field(format_args!("errorstat_{}", sanitized(&code)), format_args!("count={count}"));
     }
 }
 
-pub fn write_latencies(subject: &Subject, page: &mut Page) {
+pub fn write_latencies(context: &Context, page: &mut Page) {
     page.section("Latencystats");
-    let values = subject.server.config.values();
+    let values = context.server.config.values();
     if !values.read(logging::LATENCY_TRACKING) {
         return;
     }
     let percentiles = values.read(logging::LATENCY_TRACKING_INFO_PERCENTILES);
-    for command in subject.server.catalogue.all() {
-        let distribution = durations(subject.server, command);
+    for command in context.server.catalogue.all() {
+        let distribution = durations(context.server, command);
         if distribution.count() == 0 {
             continue;
         }
@@ -68,7 +68,7 @@ pub fn write_latencies(subject: &Subject, page: &mut Page) {
             format!("p{percentile}={us:.3}")
         });
         page.field(
-            format_args!("latency_percentiles_usec_{}", safe(command.full_name.as_bytes())),
+            format_args!("latency_percentiles_usec_{}", sanitized(command.full_name.as_bytes())),
             shown.collect::<Vec<_>>().join(","),
         );
     }

@@ -1,6 +1,6 @@
 //! The section on memory.
 
-use super::Subject;
+use super::Context;
 use super::page::{Page, human};
 use crate::memory::Overview;
 use crate::process::version;
@@ -11,8 +11,8 @@ use kvick_scripting::{Interpreters, Scripting};
 /// The version of the reference's scripting engine interface, which INFO shows.
 const ENGINE_ABI_VERSION: u32 = 4;
 
-pub fn write(subject: &Subject, page: &mut Page) {
-    let server = subject.server;
+pub fn write(context: &Context, page: &mut Page) {
+    let server = context.server;
     let overview = Overview::of(server);
     page.section("Memory");
     write_used(&overview, page);
@@ -72,8 +72,8 @@ fn write_scripts(scripting: &Scripting, page: &mut Page) {
 }
 
 /// The section on scripting engines.
-pub fn write_engines(subject: &Subject, page: &mut Page) {
-    let scripting = &subject.server.scripting;
+pub fn write_engines(context: &Context, page: &mut Page) {
+    let scripting = &context.server.scripting;
     let used = [Kind::Scripts, Kind::Functions].map(|kind| scripting.interpreter_memory(kind)).iter().sum::<usize>();
     let overhead = size_of::<Interpreters>();
     page.section("Scripting Engines");

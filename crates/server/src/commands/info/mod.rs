@@ -14,8 +14,8 @@ mod resources;
 mod server;
 mod stats;
 
+use crate::server::HasServer;
 use crate::server::Server;
-use crate::server::Serving;
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, Spec};
 use kvick_engine::session::{Session, SessionHandler};
@@ -30,7 +30,7 @@ pub const INFO: Command<SessionHandler> = Command::new(
     Spec::new("info", -1)
         .flags(&[Flags::LOADING, Flags::STALE])
         .acl(&[Categories::DANGEROUS])
-        .doc(Group::Server, "1.0.0", "O(1)", "Returns what the server tells of itself.")
+        .doc(Group::Server, "1.0.0", "O(1)", "Returns information and statistics about the server.")
         .history(&[("7.0.0", "Several sections can be asked for.")])
         .tips(&["nondeterministic_output", "request_policy:all_shards", "response_policy:special"])
         .args(&[Arg::string("section").multiple().optional()]),
@@ -53,11 +53,11 @@ struct Section {
     /// The names that select it.
     names: &'static [&'static str],
     shown: Shown,
-    write: fn(&Subject, &mut Page),
+    write: fn(&Context, &mut Page),
 }
 
 /// The data for the sections.
-struct Subject {
+struct Context {
     server: &'static Server,
     now_ms: i64,
 }
@@ -83,39 +83,39 @@ const SECTIONS: [Section; 16] = [
 
 fn info(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let names: Vec<&[u8]> = args.slice_from(1).iter().collect();
-    let subject = Subject { server: cx.server(), now_ms: cx.now_ms };
+    let context = Context { server: cx.server(), now_ms: cx.now_ms };
     let mut page = Page::default();
-    for section in SECTIONS.iter().filter(|section| is_asked_for(section, &names)) {
-        (section.write)(&subject, &mut page);
+    for section in SECTIONS.iter().filter(|section| is_requested(section, &names)) {
+        (section.write)(&context, &mut page);
     }
     cx.reply.verbatim(page.text().as_bytes(), "txt");
     Ok(())
 }
 
-fn is_asked_for(section: &Section, names: &[&[u8]]) -> bool {
-    let named = |wanted: &str| names.iter().any(|name| name.eq_ignore_ascii_case(wanted.as_bytes()));
-    let by_default = section.shown == Shown::ByDefault && (names.is_empty() || named("default"));
-    let with_all = section.shown != Shown::WhenNamed && (named("all") || named("everything"));
-    by_default || with_all || section.names.iter().any(|name| named(name))
+fn is_requested(section: &Section, names: &[&[u8]]) -> bool {
+    let is_named = |wanted: &str| names.iter().any(|name| name.eq_ignore_ascii_case(wanted.as_bytes()));
+    let by_default = section.shown == Shown::ByDefault && (names.is_empty() || is_named("default"));
+    let with_all = section.shown != Shown::WhenNamed && (is_named("all") || is_named("everything"));
+    by_default || with_all || section.names.iter().any(|name| is_named(name))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn asked_for(names: &[&str]) -> Vec<&'static str> {
+    fn requested(names: &[&str]) -> Vec<&'static str> {
         let names: Vec<&[u8]> = names.iter().map(|name| name.as_bytes()).collect();
-        SECTIONS.iter().filter(|section| is_asked_for(section, &names)).map(|section| section.names[0]).collect()
+        SECTIONS.iter().filter(|section| is_requested(section, &names)).map(|section| section.names[0]).collect()
     }
 
     #[test]
-    fn sections_are_shown_when_they_are_asked_for() {
-        assert_eq!(asked_for(&["CPU", "nosuch"]), ["cpu"]);
-        assert_eq!(asked_for(&["modules"]), ["module_list"]);
-        assert_eq!(asked_for(&[]), asked_for(&["default"]));
-        assert!(!asked_for(&[]).contains(&"commandstats"));
-        assert_eq!(asked_for(&["everything"]).len(), SECTIONS.len() - 1);
-        assert_eq!(asked_for(&["cpu", "all"]), asked_for(&["all"]));
-        assert_eq!(asked_for(&["debug", "keyspace"]), ["keyspace", "debug"]);
+    fn sections_are_shown_on_request() {
+        assert_eq!(requested(&["CPU", "nosuch"]), ["cpu"]);
+        assert_eq!(requested(&["modules"]), ["module_list"]);
+        assert_eq!(requested(&[]), requested(&["default"]));
+        assert!(!requested(&[]).contains(&"commandstats"));
+        assert_eq!(requested(&["everything"]).len(), SECTIONS.len() - 1);
+        assert_eq!(requested(&["cpu", "all"]), requested(&["all"]));
+        assert_eq!(requested(&["debug", "keyspace"]), ["keyspace", "debug"]);
     }
 }

@@ -62,7 +62,7 @@ pub fn seconds(us: u64) -> String {
 }
 
 /// A name without characters that would end a field or a line.
-pub fn safe(name: &[u8]) -> String {
+pub fn sanitized(name: &[u8]) -> String {
     let plain = |c: char| if matches!(c, '#' | ':' | '\n' | '\r') { '_' } else { c };
     String::from_utf8_lossy(name).chars().map(plain).collect()
 }
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sections_are_a_blank_line_apart() {
+    fn sections_are_separated_by_a_blank_line() {
         let mut page = Page::default();
         page.section("One");
         page.field("a", 1);
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn people_read_bytes_in_units() {
+    fn human_readable_sizes_have_units() {
         let known = [(0, "0B"), (1023, "1023B"), (1024, "1.00K"), (1_572_864, "1.50M"), (25_276_514_304, "23.54G")];
         known.into_iter().for_each(|(bytes, text)| assert_eq!(human(bytes), text));
         assert_eq!(human(1 << 60), "1152921504606846976B");
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn names_cannot_break_a_line() {
-        assert_eq!(safe(b"a:b\r\n#c"), "a_b___c");
+        assert_eq!(sanitized(b"a:b\r\n#c"), "a_b___c");
         assert_eq!(seconds(1_000_042), "1.000042");
     }
 }

@@ -1,6 +1,6 @@
 //! The section on dumps and the append-only file.
 
-use super::Subject;
+use super::Context;
 use super::page::Page;
 use kvick_core::admission::Reasons;
 use kvick_durability::aof::{self, State};
@@ -10,12 +10,12 @@ use kvick_durability::persistence::status::Status;
 use kvick_runtime::clock;
 use std::sync::atomic::Ordering::Relaxed;
 
-pub fn write(subject: &Subject, page: &mut Page) {
-    let persistence = &subject.server.persistence;
+pub fn write(context: &Context, page: &mut Page) {
+    let persistence = &context.server.persistence;
     let (status, now_s) = (persistence.status(), clock::unix_ms() / 1000);
-    let aof = subject.server.aof.status();
+    let aof = context.server.aof.status();
     let (is_loading, beside) =
-        (subject.server.admission.has(Reasons::LOADING), subject.server.admission.has(Reasons::LOADING_BESIDE));
+        (context.server.admission.has(Reasons::LOADING), context.server.admission.has(Reasons::LOADING_BESIDE));
     page.section("Persistence");
     page.field("loading", u8::from(is_loading));
     page.field("async_loading", u8::from(beside));
@@ -26,7 +26,7 @@ pub fn write(subject: &Subject, page: &mut Page) {
     let percent = if keys > 0 { 100.0 * saved as f64 / keys as f64 } else { 0.0 };
     page.field("current_fork_perc", format!("{percent:.2}"));
     page.fields([("current_save_keys_processed", saved), ("current_save_keys_total", keys)]);
-    let changes: u64 = subject.server.stats.iter().map(|stats| stats.dirty.get()).sum();
+    let changes: u64 = context.server.stats.iter().map(|stats| stats.dirty.get()).sum();
     page.field("rdb_changes_since_last_save", changes.saturating_sub(status.changes_saved));
     let save = status.running_for(Purpose::Save);
     page.field("rdb_bgsave_in_progress", u8::from(status.writes_dump()));
@@ -39,13 +39,13 @@ pub fn write(subject: &Subject, page: &mut Page) {
         ("rdb_last_load_keys_expired", persistence.loading.expired.load(Relaxed)),
         ("rdb_last_load_keys_loaded", persistence.loading.keys.load(Relaxed)),
     ]);
-    write_aof(subject, &status, now_s, page);
+    write_aof(context, &status, now_s, page);
     page.fields(
         ["module_fork_in_progress", "module_fork_last_cow_size", "slot_migration_fork_in_progress"]
             .map(|name| (name, 0)),
     );
     if aof.state != State::Off {
-        write_files(subject, &aof, page);
+        write_files(context, &aof, page);
     }
     if is_loading || beside {
         write_loading(&persistence.loading, now_s, page);
@@ -53,10 +53,10 @@ pub fn write(subject: &Subject, page: &mut Page) {
 }
 
 /// The state of the append-only file and its rewrites.
-fn write_aof(subject: &Subject, status: &Status, now_s: i64, page: &mut Page) {
-    let aof = subject.server.aof.status();
+fn write_aof(context: &Context, status: &Status, now_s: i64, page: &mut Page) {
+    let aof = context.server.aof.status();
     let rewrite = status.running_for(Purpose::AofBase);
-    let verdict = |well: bool| if well { "ok" } else { "err" };
+    let status_text = |ok: bool| if ok { "ok" } else { "err" };
     page.fields([
         ("aof_enabled", u8::from(aof.state != State::Off)),
         ("aof_rewrite_in_progress", u8::from(status.writes_base())),
@@ -64,21 +64,21 @@ fn write_aof(subject: &Subject, status: &Status, now_s: i64, page: &mut Page) {
     ]);
     page.field("aof_last_rewrite_time_sec", aof.last_duration_s);
     page.field("aof_current_rewrite_time_sec", rewrite.map_or(-1, |rewrite| now_s - rewrite.started_s));
-    page.field("aof_last_bgrewrite_status", verdict(aof.last_rewrite_ok));
+    page.field("aof_last_bgrewrite_status", status_text(aof.last_rewrite_ok));
     page.field("aof_rewrites", aof.rewrites);
     page.field("aof_rewrites_consecutive_failures", aof.failures);
-    page.field("aof_last_write_status", verdict(aof.write_error.is_none() && !aof.sync_failed));
+    page.field("aof_last_write_status", status_text(aof.write_error.is_none() && !aof.sync_failed));
     page.field("aof_last_cow_size", status.last_rewrite_captured_bytes);
 }
 
 /// The size of the append-only file, and pending syncs.
-fn write_files(subject: &Subject, status: &aof::Status, page: &mut Page) {
-    let aof = &subject.server.aof;
+fn write_files(context: &Context, status: &aof::Status, page: &mut Page) {
+    let aof = &context.server.aof;
     page.fields([
         ("aof_current_size", aof.current_size.load(Relaxed)),
         ("aof_base_size", aof.base_size.load(Relaxed)),
         ("aof_pending_rewrite", u64::from(status.scheduled)),
-        ("aof_buffer_length", aof.unwritten(&subject.server.keyspace.log)),
+        ("aof_buffer_length", aof.unwritten(&context.server.keyspace.log)),
         ("aof_pending_bio_fsync", u64::from(aof.sync_pending.load(Relaxed))),
         ("aof_delayed_fsync", aof.delayed_syncs.load(Relaxed)),
     ]);

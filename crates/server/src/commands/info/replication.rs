@@ -1,6 +1,6 @@
 //! The sections on replication and the cluster.
 
-use super::Subject;
+use super::Context;
 use super::page::Page;
 use crate::server::Server;
 use kvick_config::tables::replication as settings;
@@ -8,8 +8,8 @@ use kvick_replication::Replication;
 use kvick_replication::upstream::LinkStage;
 use std::sync::atomic::Ordering;
 
-pub fn write(subject: &Subject, page: &mut Page) {
-    let (server, values) = (subject.server, subject.server.config.values());
+pub fn write(context: &Context, page: &mut Page) {
+    let (server, values) = (context.server, context.server.config.values());
     let replication = &server.replication;
     page.section("Replication");
     page.field("role", if replication.upstream.is_replica() { "slave" } else { "master" });
@@ -88,7 +88,7 @@ fn write_history(server: &Server, replication: &Replication, page: &mut Page) {
     page.field("repl_backlog_histlen", backlog.end - backlog.start);
 }
 
-pub fn write_cluster(_: &Subject, page: &mut Page) {
+pub fn write_cluster(_: &Context, page: &mut Page) {
     page.section("Cluster");
     page.field("cluster_enabled", 0);
 }

@@ -2,21 +2,21 @@
 //!
 //! Invariant of the unsafe code here: the kernel fills a structure of ours, for a valid target.
 
-use super::Subject;
+use super::Context;
 use super::page::{Page, seconds};
 use kvick_config::tables::network::IO_THREADS;
 use libc::{RUSAGE_CHILDREN, RUSAGE_SELF, RUSAGE_THREAD, c_int, rusage, timeval};
 
-pub fn write(subject: &Subject, page: &mut Page) {
-    let workers = subject.server.totals();
-    let wanted = subject.server.config.read(IO_THREADS) as usize;
+pub fn write(context: &Context, page: &mut Page) {
+    let workers = context.server.totals();
+    let configured = context.server.config.read(IO_THREADS) as usize;
     page.section("CPU");
     for (target, suffix) in [(RUSAGE_SELF, ""), (RUSAGE_CHILDREN, "_children"), (RUSAGE_THREAD, "_main_thread")] {
         let (system_us, user_us) = used(target);
         page.field(format_args!("used_cpu_sys{suffix}"), seconds(system_us));
         page.field(format_args!("used_cpu_user{suffix}"), seconds(user_us));
     }
-    for (number, totals) in workers.iter().take(wanted).enumerate() {
+    for (number, totals) in workers.iter().take(configured).enumerate() {
         match number {
             0 => page.field("used_active_time_main_thread", seconds(totals.busy_us)),
             _ => page.field(format_args!("used_active_time_io_thread_{number}"), seconds(totals.busy_us)),

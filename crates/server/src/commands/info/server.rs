@@ -1,6 +1,6 @@
 //! The sections on the program, the machine and TLS.
 
-use super::Subject;
+use super::Context;
 use super::page::Page;
 use crate::process::version as build;
 use kvick_config::Values;
@@ -17,8 +17,8 @@ const SECONDS_PER_DAY: u64 = 24 * 3600;
 /// INFO shows the low 24 bits of the access clock.
 const LRU_CLOCK_MASK: i64 = 0xff_ffff;
 
-pub fn write(subject: &Subject, page: &mut Page) {
-    let (server, values) = (subject.server, subject.server.config.values());
+pub fn write(context: &Context, page: &mut Page) {
+    let (server, values) = (context.server, context.server.config.values());
     page.section("Server");
     page.fields([
         ("redis_version", version::REDIS),
@@ -51,7 +51,7 @@ pub fn write(subject: &Subject, page: &mut Page) {
     if let Some(left_ms) = server.shutdown.left_ms() {
         page.field("shutdown_in_milliseconds", left_ms);
     }
-    page.field("lru_clock", (subject.now_ms / 1000) & LRU_CLOCK_MASK);
+    page.field("lru_clock", (context.now_ms / 1000) & LRU_CLOCK_MASK);
     page.field("executable", server.executable.display());
     page.field("config_file", server.config_file.as_deref().unwrap_or("".as_ref()).display());
     page.field("io_threads_active", u8::from(server.rates.lock().busy_workers() > 1));
@@ -77,8 +77,8 @@ fn write_listeners(values: &Values, page: &mut Page) {
 }
 
 /// Certificates in use.
-pub fn write_tls(subject: &Subject, page: &mut Page) {
-    let materials = subject.server.tls.materials();
+pub fn write_tls(context: &Context, page: &mut Page) {
+    let materials = context.server.tls.materials();
     let summary = |of: fn(&Materials) -> &Option<Summary>| materials.as_ref().and_then(|all| of(all).as_ref());
     page.section("TLS");
     let certificates = [
@@ -87,7 +87,7 @@ pub fn write_tls(subject: &Subject, page: &mut Page) {
         ("ca_cert", summary(|all| &all.authorities)),
     ];
     for (name, summary) in certificates {
-        let left = summary.map_or(0, |summary| (summary.expires - subject.now_ms / 1000).max(0));
+        let left = summary.map_or(0, |summary| (summary.expires - context.now_ms / 1000).max(0));
         page.field(format_args!("tls_{name}_serial"), summary.map_or("none", |summary| &summary.serial));
         page.field(format_args!("tls_{name}_expires_in_seconds"), left);
     }

@@ -11,24 +11,24 @@ const ASKING: &[Flags] = &[Flags::PUBSUB, Flags::LOADING, Flags::STALE];
 
 /// PUBSUB
 pub const PUBSUB: Command<SessionHandler> = Command::container(
-    Spec::new("pubsub", -2).doc(Group::PubSub, "2.8.0", "Depends on subcommand.", "Tells who listens to what."),
+    Spec::new("pubsub", -2).doc(Group::PubSub, "2.8.0", "Depends on subcommand.", "A container for Pub/Sub commands."),
     &[CHANNELS, HELP, NUMPAT, NUMSUB, SHARDCHANNELS, SHARDNUMSUB],
 );
 
-/// PUBSUB CHANNELS [pattern]
+/// `PUBSUB CHANNELS [pattern]`
 pub const CHANNELS: Command<SessionHandler> = Command::new(
     Spec::new("channels", -2)
         .flags(ASKING)
-        .doc(Group::PubSub, "2.8.0", "O(N), N being the channels", "Lists channels that somebody listens to.")
+        .doc(Group::PubSub, "2.8.0", "O(N), N being the channels", "Returns the active channels.")
         .args(&[Arg::pattern("pattern").optional()]),
     |cx, args| channels(cx, Kind::Channel, args),
 );
 
-/// PUBSUB SHARDCHANNELS [pattern]
+/// `PUBSUB SHARDCHANNELS [pattern]`
 pub const SHARDCHANNELS: Command<SessionHandler> = Command::new(
     Spec::new("shardchannels", -2)
         .flags(ASKING)
-        .doc(Group::PubSub, "7.0.0", "O(N), N being the channels", "Lists shard channels that somebody listens to.")
+        .doc(Group::PubSub, "7.0.0", "O(N), N being the channels", "Returns the active shard channels.")
         .args(&[Arg::pattern("pattern").optional()]),
     |cx, args| channels(cx, Kind::Shard, args),
 );
@@ -51,7 +51,7 @@ fn channels(cx: &mut Session<'_>, kind: Kind, args: Args<'_>) -> Result<(), Erro
 pub const NUMSUB: Command<SessionHandler> = Command::new(
     Spec::new("numsub", -2)
         .flags(ASKING)
-        .doc(Group::PubSub, "2.8.0", "O(N), N being the channels", "Counts who listens to channels.")
+        .doc(Group::PubSub, "2.8.0", "O(N), N being the channels", "Returns the number of subscribers of channels.")
         .args(&[Arg::string("channel").optional().multiple()]),
     |cx, args| counts(cx, Kind::Channel, args),
 );
@@ -60,7 +60,12 @@ pub const NUMSUB: Command<SessionHandler> = Command::new(
 pub const SHARDNUMSUB: Command<SessionHandler> = Command::new(
     Spec::new("shardnumsub", -2)
         .flags(ASKING)
-        .doc(Group::PubSub, "7.0.0", "O(N), N being the channels", "Counts who listens to shard channels.")
+        .doc(
+            Group::PubSub,
+            "7.0.0",
+            "O(N), N being the channels",
+            "Returns the number of subscribers of shard channels.",
+        )
         .args(&[Arg::string("shardchannel").optional().multiple()]),
     |cx, args| counts(cx, Kind::Shard, args),
 );
@@ -81,7 +86,7 @@ pub const NUMPAT: Command<SessionHandler> = Command::new(
         Group::PubSub,
         "2.8.0",
         "O(1)",
-        "Counts the different patterns that somebody listens by.",
+        "Returns the number of distinct pattern subscriptions.",
     ),
     numpat,
 );
@@ -97,7 +102,7 @@ pub const HELP: Command<SessionHandler> = Command::new(
         Group::PubSub,
         "6.2.0",
         "O(1)",
-        "Lists the subcommands.",
+        "Returns help about the subcommands.",
     ),
     pubsub_help,
 );
@@ -108,15 +113,15 @@ fn pubsub_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
         "pubsub",
         &[
             "CHANNELS [<pattern>]",
-            "    The channels that have subscribers, all or those that match the pattern.",
+            "    Return the active channels, all or those that match the pattern.",
             "NUMPAT",
-            "    How many different patterns have subscribers.",
+            "    Return the number of distinct pattern subscriptions.",
             "NUMSUB [<channel> ...]",
-            "    How many subscribers each of these channels has, not counting those of patterns.",
+            "    Return the number of subscribers of each channel, without those of patterns.",
             "SHARDCHANNELS [<pattern>]",
-            "    The shard channels that have subscribers, all or those that match the pattern.",
+            "    Return the active shard channels, all or those that match the pattern.",
             "SHARDNUMSUB [<shardchannel> ...]",
-            "    How many subscribers each of these shard channels has.",
+            "    Return the number of subscribers of each shard channel.",
         ],
     );
     Ok(())

@@ -17,7 +17,7 @@ pub const PUBLISH: Command<SessionHandler> = Command::new(
             Group::PubSub,
             "2.0.0",
             "O(N+M), N being the channel's subscribers and M all patterns that are subscribed to",
-            "Sends a message to a channel.",
+            "Publishes a message to a channel.",
         )
         .args(&[Arg::string("channel"), Arg::string("message")]),
     |cx, args| publish(cx, Address::Channel, args),
@@ -29,7 +29,12 @@ pub const SPUBLISH: Command<SessionHandler> = Command::new(
         .flags(PUBLISHING)
         .channels(Channels::Published)
         .keys(&[KeySpec::at(1, &[KeyFlags::NOT_KEY])])
-        .doc(Group::PubSub, "7.0.0", "O(N), N being the channel's subscribers", "Sends a message to a shard channel.")
+        .doc(
+            Group::PubSub,
+            "7.0.0",
+            "O(N), N being the channel's subscribers",
+            "Publishes a message to a shard channel.",
+        )
         .args(&[Arg::string("shardchannel"), Arg::string("message")]),
     |cx, args| publish(cx, Address::Shard, args),
 );

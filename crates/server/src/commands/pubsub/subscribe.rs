@@ -23,7 +23,7 @@ const fn listening(name: &'static str, arity: i16) -> Spec {
 pub const SUBSCRIBE: Command<SessionHandler> = Command::new(
     listening("subscribe", -2)
         .channels(Channels::Subscribed)
-        .doc(Group::PubSub, "2.0.0", "O(N), N being the channels", "Begins to listen to channels.")
+        .doc(Group::PubSub, "2.0.0", "O(N), N being the channels", "Subscribes to channels.")
         .args(&[Arg::string("channel").multiple()]),
     |cx, args| subscribe(cx, Kind::Channel, args),
 );
@@ -32,7 +32,7 @@ pub const SUBSCRIBE: Command<SessionHandler> = Command::new(
 pub const PSUBSCRIBE: Command<SessionHandler> = Command::new(
     listening("psubscribe", -2)
         .channels(Channels::SubscribedPatterns)
-        .doc(Group::PubSub, "2.0.0", "O(N), N being the patterns", "Begins to listen to channels that match patterns.")
+        .doc(Group::PubSub, "2.0.0", "O(N), N being the patterns", "Subscribes to channels that match patterns.")
         .args(&[Arg::pattern("pattern").multiple()]),
     |cx, args| subscribe(cx, Kind::Pattern, args),
 );
@@ -42,7 +42,7 @@ pub const SSUBSCRIBE: Command<SessionHandler> = Command::new(
     listening("ssubscribe", -2)
         .channels(Channels::Subscribed)
         .keys(SHARD_CHANNELS)
-        .doc(Group::PubSub, "7.0.0", "O(N), N being the channels", "Begins to listen to shard channels.")
+        .doc(Group::PubSub, "7.0.0", "O(N), N being the channels", "Subscribes to shard channels.")
         .args(&[Arg::string("shardchannel").multiple()]),
     |cx, args| subscribe(cx, Kind::Shard, args),
 );
@@ -50,7 +50,7 @@ pub const SSUBSCRIBE: Command<SessionHandler> = Command::new(
 /// UNSUBSCRIBE [channel ...]
 pub const UNSUBSCRIBE: Command<SessionHandler> = Command::new(
     listening("unsubscribe", -1)
-        .doc(Group::PubSub, "2.0.0", "O(N), N being the channels", "Ends to listen to channels, or to all of them.")
+        .doc(Group::PubSub, "2.0.0", "O(N), N being the channels", "Unsubscribes from channels, or from all of them.")
         .args(&[Arg::string("channel").optional().multiple()]),
     |cx, args| unsubscribe(cx, Kind::Channel, args),
 );
@@ -58,7 +58,7 @@ pub const UNSUBSCRIBE: Command<SessionHandler> = Command::new(
 /// PUNSUBSCRIBE [pattern ...]
 pub const PUNSUBSCRIBE: Command<SessionHandler> = Command::new(
     listening("punsubscribe", -1)
-        .doc(Group::PubSub, "2.0.0", "O(N), N being the patterns", "Ends to listen by patterns, or by all of them.")
+        .doc(Group::PubSub, "2.0.0", "O(N), N being the patterns", "Unsubscribes from patterns, or from all of them.")
         .args(&[Arg::pattern("pattern").optional().multiple()]),
     |cx, args| unsubscribe(cx, Kind::Pattern, args),
 );
@@ -71,7 +71,7 @@ pub const SUNSUBSCRIBE: Command<SessionHandler> = Command::new(
             Group::PubSub,
             "7.0.0",
             "O(N), N being the channels",
-            "Ends to listen to shard channels, or to all of them.",
+            "Unsubscribes from shard channels, or from all of them.",
         )
         .args(&[Arg::string("shardchannel").optional().multiple()]),
     |cx, args| unsubscribe(cx, Kind::Shard, args),

@@ -9,13 +9,13 @@ use kvick_replication::upstream::Target;
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
 
-/// FAILOVER [TO host port [FORCE]] [ABORT] [TIMEOUT milliseconds]
+/// `FAILOVER [TO host port [FORCE]] [ABORT] [TIMEOUT milliseconds]`
 pub const FAILOVER: Command<SessionHandler> = Command::new(
     Spec::new("failover", -1)
         .flags(&[Flags::ADMIN, Flags::NOSCRIPT, Flags::STALE])
         .acl(&[Categories::ADMIN, Categories::DANGEROUS, Categories::SLOW])
         .lock(LockRule::Global)
-        .doc(Group::Server, "6.2.0", "O(1)", "Has a replica take over from its primary, without loss.")
+        .doc(Group::Server, "6.2.0", "O(1)", "Starts a coordinated failover from this primary to a replica.")
         .args(&[
             Arg::block("target", &[Arg::string("host"), Arg::integer("port"), Arg::word("force", "FORCE").optional()])
                 .token("TO")
@@ -36,7 +36,7 @@ fn failover(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         cx.reply.ok();
         return Ok(());
     }
-    let Wish { target, timeout_ms, is_forced } = Wish::parse(args)?;
+    let Options { target, timeout_ms, is_forced } = Options::parse(args)?;
     if replication.failover.state() != State::None {
         return Err(Error::text("ERR FAILOVER already in progress."));
     }
@@ -64,41 +64,41 @@ fn failover(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
 
 /// The parsed arguments.
 #[derive(Default)]
-struct Wish {
+struct Options {
     target: Option<Target>,
     timeout_ms: Option<i64>,
     is_forced: bool,
 }
 
-impl Wish {
-    fn parse(args: Args<'_>) -> Result<Wish, Error> {
-        let mut wish = Wish::default();
+impl Options {
+    fn parse(args: Args<'_>) -> Result<Options, Error> {
+        let mut options = Options::default();
         let mut at = 1;
         while let Some(word) = args.get(at) {
             let is = |known: &[u8]| word.eq_ignore_ascii_case(known);
             match (args.get(at + 1), args.get(at + 2)) {
-                (Some(time), _) if is(b"timeout") && wish.timeout_ms.is_none() => {
+                (Some(time), _) if is(b"timeout") && options.timeout_ms.is_none() => {
                     let time_ms = parse_i64(time).ok_or(Error::NOT_INTEGER)?;
                     if time_ms <= 0 {
                         return Err(Error::text("ERR FAILOVER timeout must be greater than 0"));
                     }
-                    wish.timeout_ms = Some(time_ms);
+                    options.timeout_ms = Some(time_ms);
                     at += 2;
                 }
-                (Some(host), Some(port)) if is(b"to") && wish.target.is_none() => {
+                (Some(host), Some(port)) if is(b"to") && options.target.is_none() => {
                     let port = parse_i64(port).ok_or(Error::NOT_INTEGER)?;
                     let no_replica = Error::text("ERR FAILOVER target HOST and PORT is not a replica.");
                     let port = u16::try_from(port).map_err(|_| no_replica)?;
-                    wish.target = Some(Target { host: String::from_utf8_lossy(host).into_owned(), port });
+                    options.target = Some(Target { host: String::from_utf8_lossy(host).into_owned(), port });
                     at += 3;
                 }
-                _ if is(b"force") && !wish.is_forced => {
-                    wish.is_forced = true;
+                _ if is(b"force") && !options.is_forced => {
+                    options.is_forced = true;
                     at += 1;
                 }
                 _ => return Err(Error::SYNTAX),
             }
         }
-        Ok(wish)
+        Ok(options)
     }
 }

@@ -28,7 +28,7 @@ pub const PSYNC: Command<SessionHandler> = Command::new(
         .flags(FLAGS)
         .acl(CATEGORIES)
         .lock(LockRule::Global)
-        .doc(Group::Server, "2.8.0", "", "Asks to be sent all changes from a place in a history on.")
+        .doc(Group::Server, "2.8.0", "", "Internal command that requests a partial or full synchronization.")
         .args(&[Arg::string("replicationid"), Arg::integer("offset")]),
     psync,
 );
@@ -39,7 +39,7 @@ pub const SYNC: Command<SessionHandler> = Command::new(
         Group::Server,
         "1.0.0",
         "",
-        "Asks to be sent a dump and then all changes.",
+        "Internal command that requests a full synchronization.",
     ),
     psync,
 );
@@ -73,7 +73,7 @@ fn psync(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         // The dump would replace the server's own file.
         return Err(Error::text("ERR Filtered replica requires EOF capability"));
     }
-    let continued = if args.len() >= 3 { go_on(cx, &replica, args) } else { None };
+    let continued = if args.len() >= 3 { continue_partial(cx, &replica, args) } else { None };
     if continued.is_none() && args.len() >= 3 && takes_two_channels(cx, &replica) {
         cx.reply.simple("DUALCHANNELSYNC");
         return Ok(());
@@ -121,14 +121,14 @@ fn take_over(cx: &Session<'_>, id: &[u8]) -> Result<(), Error> {
         return Err(Error::text("ERR PSYNC FAILOVER replid must match my replid."));
     }
     server.become_primary();
-    let who = cx.client.info.described(server.config.read(HIDE_USER_DATA_FROM_LOG));
-    logging::notice(format_args!("PRIMARY MODE enabled (failover request from '{who}')"));
+    let requester = cx.client.info.described(server.config.read(HIDE_USER_DATA_FROM_LOG));
+    logging::notice(format_args!("PRIMARY MODE enabled (failover request from '{requester}')"));
     Ok(())
 }
 
 /// Partial sync: the replica continues from its offset if it shares this server's history and the log from there on is
 /// still in the backlog.
-fn go_on(cx: &mut Session<'_>, replica: &Replica, args: Args<'_>) -> Option<Follower> {
+fn continue_partial(cx: &mut Session<'_>, replica: &Replica, args: Args<'_>) -> Option<Follower> {
     let replication = &cx.server.replication;
     let (id, next) = (args.get(1)?, parse_i64(args.get(2)?)?);
     if id == b"?" {

@@ -21,7 +21,7 @@ pub const REPLCONF: Command<SessionHandler> = Command::new(
         .flags(&[Flags::FROM_REPLICA])
         .flags(&[Flags::ADMIN, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE, Flags::ALLOW_BUSY])
         .acl(&[Categories::ADMIN, Categories::DANGEROUS, Categories::SLOW])
-        .doc(Group::Server, "3.0.0", "O(1)", "Tells a primary of its replica, and how far that is."),
+        .doc(Group::Server, "3.0.0", "O(1)", "Internal command that configures the replication stream."),
     replconf,
 );
 
@@ -56,9 +56,9 @@ fn replconf(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
             }
             // Unknown capabilities are ignored.
             b"capa" => {}
-            b"rdb-only" => replica.wants_dump_only.store(switch(value)?, Ordering::Relaxed),
+            b"rdb-only" => replica.wants_dump_only.store(parse_bool(value)?, Ordering::Relaxed),
             b"rdb-filter-only" => *replica.wanted_parts.lock() = parts(value)?,
-            b"rdb-channel" => replica.is_dump_channel.store(switch(value)?, Ordering::Relaxed),
+            b"rdb-channel" => replica.is_dump_channel.store(parse_bool(value)?, Ordering::Relaxed),
             b"set-rdb-client-id" => {
                 let id = parse_i64(value).ok_or(Error::NOT_INTEGER)?;
                 let channel = u64::try_from(id).ok().and_then(|id| cx.server.replication.replicas.dump_channel(id));
@@ -102,7 +102,7 @@ fn replconf(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
 }
 
 /// 0 or 1.
-fn switch(value: &[u8]) -> Result<bool, Error> {
+fn parse_bool(value: &[u8]) -> Result<bool, Error> {
     match parse_i64(value).ok_or(Error::NOT_INTEGER)? {
         0 => Ok(false),
         1 => Ok(true),

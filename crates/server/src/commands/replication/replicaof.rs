@@ -25,7 +25,7 @@ pub const REPLICAOF: Command<SessionHandler> = Command::new(
         .flags(FLAGS)
         .acl(CATEGORIES)
         .lock(LockRule::Global)
-        .doc(Group::Server, "5.0.0", "O(1)", "Makes the server a replica of another, or a primary.")
+        .doc(Group::Server, "5.0.0", "O(1)", "Makes the server a replica of another server, or a primary.")
         .args(ARGS),
     replicaof,
 );
@@ -36,7 +36,7 @@ pub const SLAVEOF: Command<SessionHandler> = Command::new(
         .flags(FLAGS)
         .acl(CATEGORIES)
         .lock(LockRule::Global)
-        .doc(Group::Server, "1.0.0", "O(1)", "Makes the server a replica of another, or a primary.")
+        .doc(Group::Server, "1.0.0", "O(1)", "Makes the server a replica of another server, or a primary.")
         .deprecated("5.0.0", "`REPLICAOF`")
         .args(ARGS),
     replicaof,
@@ -46,11 +46,11 @@ fn replicaof(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     if cx.server.replication.failover.state() != State::None {
         return Err(Error::text("ERR REPLICAOF not allowed while failing over."));
     }
-    let who = cx.client.info.described(false);
+    let requester = cx.client.info.described(false);
     if args[1].eq_ignore_ascii_case(b"no") && args[2].eq_ignore_ascii_case(b"one") {
         if cx.server.replication.upstream.is_replica() {
             cx.server.become_primary();
-            logging::notice(format_args!("PRIMARY MODE enabled (user request from '{who}')"));
+            logging::notice(format_args!("PRIMARY MODE enabled (user request from '{requester}')"));
         }
         cx.reply.ok();
         return Ok(());
@@ -65,7 +65,10 @@ fn replicaof(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         cx.reply.simple("OK Already connected to specified master");
         return Ok(());
     }
-    logging::notice(format_args!("REPLICAOF {}:{} enabled (user request from '{who}')", target.host, target.port));
+    logging::notice(format_args!(
+        "REPLICAOF {}:{} enabled (user request from '{requester}')",
+        target.host, target.port
+    ));
     cx.server.become_replica(target, cx.locked, cx.stats);
     cx.reply.ok();
     Ok(())

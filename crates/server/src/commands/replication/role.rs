@@ -12,7 +12,7 @@ pub const ROLE: Command<SessionHandler> = Command::new(
     Spec::new("role", 1)
         .flags(&[Flags::NOSCRIPT, Flags::LOADING, Flags::STALE, Flags::FAST])
         .acl(&[Categories::ADMIN, Categories::DANGEROUS])
-        .doc(Group::Server, "2.8.12", "O(1)", "Returns the server's role in replication."),
+        .doc(Group::Server, "2.8.12", "O(1)", "Returns the replication role."),
     role,
 );
 

@@ -10,7 +10,7 @@ use kvick_rdb::{VERSION, VersionCheck, WriteOptions, dump_functions, restore_fun
 use kvick_resp::Args;
 use kvick_resp::glob;
 use kvick_scripting::functions::{Function, LOAD_TIME_MAX, Library};
-use kvick_scripting::libraries::Join;
+use kvick_scripting::libraries::RestorePolicy;
 use kvick_scripting::running::Kind;
 
 /// The family.
@@ -24,12 +24,12 @@ pub const FUNCTION: Command<SessionHandler> = Command::container(
         Group::Scripting,
         "7.0.0",
         "Depends on subcommand.",
-        "A container for commands about functions.",
+        "A container for function commands.",
     ),
     &[
         Command::new(
-            writing("delete", 3, &[])
-                .doc(Group::Scripting, "7.0.0", "O(1)", "Deletes a library with its functions.")
+            write_subcommand("delete", 3, &[])
+                .doc(Group::Scripting, "7.0.0", "O(1)", "Deletes a library and its functions.")
                 .args(&[Arg::string("library-name")]),
             delete,
         ),
@@ -38,12 +38,12 @@ pub const FUNCTION: Command<SessionHandler> = Command::container(
                 Group::Scripting,
                 "7.0.0",
                 "O(N) where N is the number of functions",
-                "Returns all libraries as bytes.",
+                "Dumps all libraries into a serialized payload.",
             ),
             dump,
         ),
         Command::new(
-            writing("flush", -2, &[])
+            write_subcommand("flush", -2, &[])
                 .doc(
                     Group::Scripting,
                     "7.0.0",
@@ -60,19 +60,24 @@ pub const FUNCTION: Command<SessionHandler> = Command::container(
                 Group::Scripting,
                 "7.0.0",
                 "O(1)",
-                "Tells what the subcommands are for.",
+                "Returns help about the subcommands.",
             ),
             help,
         ),
         Command::new(
             about("kill", 2, &[Flags::NOSCRIPT, Flags::ALLOW_BUSY])
-                .doc(Group::Scripting, "7.0.0", "O(1)", "Ends the function that is running.")
+                .doc(Group::Scripting, "7.0.0", "O(1)", "Terminates the running function.")
                 .tips(&["request_policy:all_shards", "response_policy:one_succeeded"]),
             kill,
         ),
         Command::new(
             about("list", -2, &[Flags::NOSCRIPT])
-                .doc(Group::Scripting, "7.0.0", "O(N) where N is the number of functions", "Tells of the libraries.")
+                .doc(
+                    Group::Scripting,
+                    "7.0.0",
+                    "O(N) where N is the number of functions",
+                    "Returns information about libraries.",
+                )
                 .tips(&["nondeterministic_output_order"])
                 .args(&[
                     Arg::string("library-name-pattern").token("LIBRARYNAME").optional(),
@@ -81,18 +86,23 @@ pub const FUNCTION: Command<SessionHandler> = Command::container(
             list,
         ),
         Command::new(
-            writing("load", -3, &[Flags::DENYOOM])
-                .doc(Group::Scripting, "7.0.0", "O(1) (considering compilation time is redundant)", "Makes a library.")
+            write_subcommand("load", -3, &[Flags::DENYOOM])
+                .doc(
+                    Group::Scripting,
+                    "7.0.0",
+                    "O(1) (considering compilation time is redundant)",
+                    "Creates a library.",
+                )
                 .args(&[Arg::word("replace", "REPLACE").optional(), Arg::string("function-code")]),
             load,
         ),
         Command::new(
-            writing("restore", -3, &[Flags::DENYOOM])
+            write_subcommand("restore", -3, &[Flags::DENYOOM])
                 .doc(
                     Group::Scripting,
                     "7.0.0",
                     "O(N) where N is the number of functions on the payload",
-                    "Makes libraries from the bytes that a dump returned.",
+                    "Restores libraries from a serialized payload.",
                 )
                 .args(&[
                     Arg::string("serialized-value"),
@@ -106,7 +116,7 @@ pub const FUNCTION: Command<SessionHandler> = Command::container(
         ),
         Command::new(
             about("stats", 2, &[Flags::NOSCRIPT, Flags::ALLOW_BUSY])
-                .doc(Group::Scripting, "7.0.0", "O(1)", "Tells of the function that is running.")
+                .doc(Group::Scripting, "7.0.0", "O(1)", "Returns information about the running function.")
                 .tips(&["nondeterministic_output", "request_policy:all_shards", "response_policy:special"]),
             stats,
         ),
@@ -118,7 +128,7 @@ const fn about(name: &'static str, arity: i16, flags: &[Flags]) -> Spec {
 }
 
 /// Changes of libraries need exclusive access to the interpreter and to the data.
-const fn writing(name: &'static str, arity: i16, flags: &[Flags]) -> Spec {
+const fn write_subcommand(name: &'static str, arity: i16, flags: &[Flags]) -> Spec {
     about(name, arity, flags).flags(&[Flags::NOSCRIPT, Flags::WRITE]).lock(LockRule::Global).tips(ALL_SUCCEEDED)
 }
 
@@ -128,28 +138,28 @@ fn help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
         "FUNCTION",
         &[
             "LOAD [REPLACE] <FUNCTION CODE>",
-            "    Make a library of this code; returns its name.",
+            "    Create a library from this code; returns its name.",
             "DELETE <LIBRARY NAME>",
             "    Delete a library.",
             "LIST [LIBRARYNAME PATTERN] [WITHCODE]",
-            "    Tell of all libraries, or of those whose names match: name, engine, functions, and the",
-            "    code if WITHCODE asks for it.",
+            "    Describe all libraries, or those whose names match: name, engine, functions, and the",
+            "    code if WITHCODE is given.",
             "STATS",
-            "    Tell of the function that is running (its name, its command and for how many milliseconds),",
-            "    and of the engines.",
+            "    Describe the running function (name, command, and duration in milliseconds)",
+            "    and the engines.",
             "KILL",
-            "    End the function that is running, if it has written nothing.",
+            "    Terminate the running function, unless it has written.",
             "FLUSH [ASYNC|SYNC]",
-            "    Delete all libraries. Without a word, lazyfree-lazy-user-flush says which way:",
-            "    * ASYNC: have their memory freed in the background.",
-            "    * SYNC: free their memory at once.",
+            "    Delete all libraries. The default mode is set by lazyfree-lazy-user-flush:",
+            "    * ASYNC: free their memory in the background.",
+            "    * SYNC: free their memory synchronously.",
             "DUMP",
-            "    Return all libraries as bytes, for FUNCTION RESTORE.",
+            "    Return all libraries as a serialized payload, for FUNCTION RESTORE.",
             "RESTORE <PAYLOAD> [FLUSH|APPEND|REPLACE]",
-            "    Make the libraries of a dump. What becomes of those that there are:",
-            "    * FLUSH: all are deleted.",
-            "    * APPEND: they stay; it is an error if a name is taken. This is the default.",
-            "    * REPLACE: those of the same name are replaced; it is an error if another library has a",
+            "    Create the libraries of a payload. The policy for existing libraries is:",
+            "    * FLUSH: delete all of them.",
+            "    * APPEND: keep them; a name that exists is an error. This is the default.",
+            "    * REPLACE: replace those of the same name; it is an error if another library has a",
             "      function of the same name.",
         ],
     );
@@ -188,7 +198,7 @@ fn flush(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         Some(b"sync") => false,
         Some(_) => return Err(Error::text("ERR FUNCTION FLUSH only supports SYNC|ASYNC option")),
     };
-    cx.server.scripting.forget_libraries(lazy)?;
+    cx.server.scripting.flush_libraries(lazy)?;
     cx.effects.changed(1);
     cx.reply.ok();
     Ok(())
@@ -211,9 +221,9 @@ fn restore(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         return Err(wrong_subcommand("FUNCTION", &args[1]));
     }
     let join = match args.get(3).map(<[u8]>::to_ascii_lowercase).as_deref() {
-        None | Some(b"append") => Join::Append,
-        Some(b"replace") => Join::Replace,
-        Some(b"flush") => Join::Flush,
+        None | Some(b"append") => RestorePolicy::Append,
+        Some(b"replace") => RestorePolicy::Replace,
+        Some(b"flush") => RestorePolicy::Flush,
         Some(_) => {
             return Err(Error::text(
                 "ERR Wrong restore policy given, value should be either FLUSH, APPEND or REPLACE.",
@@ -222,7 +232,7 @@ fn restore(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     };
     let check = if cx.settings.rdb_version_relaxed { VersionCheck::Relaxed } else { VersionCheck::Strict };
     let sources = restore_functions(&args[2], check, true).map_err(|error| Error::new(format!("ERR {error}")))?;
-    cx.server.scripting.join_libraries(cx.server, &sources, join)?;
+    cx.server.scripting.restore_libraries(cx.server, &sources, join)?;
     cx.effects.changed(1);
     cx.reply.ok();
     Ok(())

@@ -21,12 +21,12 @@ pub const SCRIPT: Command<SessionHandler> = Command::container(
         Group::Scripting,
         "2.6.0",
         "Depends on subcommand.",
-        "A container for commands about scripts.",
+        "A container for Lua script commands.",
     ),
     &[
         Command::new(
             about("debug", -3, &[Flags::NOSCRIPT])
-                .doc(Group::Scripting, "3.2.0", "O(1)", "Has scripts run in the debugger.")
+                .doc(Group::Scripting, "3.2.0", "O(1)", "Sets the debug mode of subsequent scripts.")
                 .args(&[
                     Arg::one_of("mode", &[Arg::word("yes", "YES"), Arg::word("sync", "SYNC"), Arg::word("no", "NO")]),
                     Arg::string("engine").optional().since("9.1.0"),
@@ -40,7 +40,7 @@ pub const SCRIPT: Command<SessionHandler> = Command::container(
                     "2.6.0",
                     "O(N) with N being the number of scripts to check (so checking a single script is an O(1) \
                      operation).",
-                    "Tells which scripts are known.",
+                    "Returns whether scripts are in the script cache.",
                 )
                 .tips(&["request_policy:all_shards", "response_policy:agg_logical_and"])
                 .args(&[Arg::string("sha1").multiple()]),
@@ -53,7 +53,7 @@ pub const SCRIPT: Command<SessionHandler> = Command::container(
                     Group::Scripting,
                     "2.6.0",
                     "O(N) with N being the number of scripts in cache",
-                    "Forgets all scripts.",
+                    "Removes all scripts from the script cache.",
                 )
                 .history(&[("6.2.0", "The words `ASYNC` and `SYNC` are new.")])
                 .tips(ALL_SUCCEEDED)
@@ -67,13 +67,13 @@ pub const SCRIPT: Command<SessionHandler> = Command::container(
                 Group::Scripting,
                 "5.0.0",
                 "O(1)",
-                "Tells what the subcommands are for.",
+                "Returns help about the subcommands.",
             ),
             help,
         ),
         Command::new(
             about("kill", 2, &[Flags::NOSCRIPT, Flags::ALLOW_BUSY])
-                .doc(Group::Scripting, "2.6.0", "O(1)", "Ends the script that is running.")
+                .doc(Group::Scripting, "2.6.0", "O(1)", "Terminates the running script.")
                 .tips(&["request_policy:all_shards", "response_policy:one_succeeded"]),
             kill,
         ),
@@ -84,7 +84,7 @@ pub const SCRIPT: Command<SessionHandler> = Command::container(
                     Group::Scripting,
                     "2.6.0",
                     "O(N) with N being the length in bytes of the script body.",
-                    "Makes a script known without running it.",
+                    "Loads a script into the script cache.",
                 )
                 .tips(ALL_SUCCEEDED)
                 .args(&[Arg::string("script")]),
@@ -92,7 +92,7 @@ pub const SCRIPT: Command<SessionHandler> = Command::container(
         ),
         Command::new(
             about("show", 3, &[Flags::NOSCRIPT, Flags::STALE])
-                .doc(Group::Scripting, "8.0.0", "O(1).", "Returns the text of a script.")
+                .doc(Group::Scripting, "8.0.0", "O(1).", "Returns the source of a cached script.")
                 .args(&[Arg::string("sha1")]),
             show,
         ),
@@ -109,22 +109,22 @@ fn help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
         "SCRIPT",
         &[
             "DEBUG (YES|SYNC|NO) [<engine_name>]",
-            "    Have EVAL of this connection run scripts in the debugger:",
-            "    * YES: in a copy of the process, which drops what they write.",
-            "    * SYNC: in the server itself. Others wait meanwhile.",
-            "    * NO: no longer.",
+            "    Run scripts of EVAL on this connection in the debugger:",
+            "    * YES: in a forked process, whose writes are discarded.",
+            "    * SYNC: in the server, while other clients wait.",
+            "    * NO: disable the debugger.",
             "EXISTS <sha1> [<sha1> ...]",
-            "    For each sum, whether a script with it is known.",
+            "    For each SHA1 sum, return whether the script is cached.",
             "FLUSH [ASYNC|SYNC]",
-            "    Forget all scripts. Without a word, lazyfree-lazy-user-flush says which way:",
-            "    * ASYNC: have their memory freed in the background.",
-            "    * SYNC: free their memory at once.",
+            "    Remove all cached scripts. The default mode is set by lazyfree-lazy-user-flush:",
+            "    * ASYNC: free their memory in the background.",
+            "    * SYNC: free their memory synchronously.",
             "KILL",
-            "    End the script that is running, if it has written nothing.",
+            "    Terminate the running script, unless it has written.",
             "LOAD <script>",
-            "    Make a script known without running it; returns its sum.",
+            "    Load a script into the cache without running it; returns its SHA1 sum.",
             "SHOW <sha1>",
-            "    Return the text of a script.",
+            "    Return the source of a cached script.",
         ],
     );
     Ok(())
@@ -167,7 +167,7 @@ fn flush(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         Some(b"sync") if args.len() == 3 => false,
         _ => return Err(Error::text("ERR SCRIPT FLUSH only support SYNC|ASYNC option")),
     };
-    cx.server.scripting.forget_scripts(lazy)?;
+    cx.server.scripting.flush_scripts(lazy)?;
     cx.reply.ok();
     Ok(())
 }
