@@ -10,7 +10,7 @@ pub const COMMANDS: &[Command<Handler>] = &[PING, ECHO];
 /// PING
 pub const PING: Command<Handler> = Command::new(
     Spec::new("ping", -1)
-        .flags(&[Flags::SUBSCRIBED, Flags::HEALTH_CHECK])
+        .flags(&[Flags::SUBSCRIBED, Flags::HEALTH_CHECK, Flags::REPLICAS_ONLY])
         .flags(&[Flags::FAST])
         .acl(&[Categories::CONNECTION])
         .doc(Group::Connection, "1.0.0", "O(1)", "Answers PONG, or the given message.")

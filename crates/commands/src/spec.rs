@@ -450,6 +450,8 @@ bitflags! {
         const HEALTH_CHECK = 1 << 29;
         /// Leaves the effect of CLIENT CACHING for the next command.
         const KEEPS_CACHING = 1 << 30;
+        /// A primary sends it to its replicas, which do not store it in the append-only file.
+        const REPLICAS_ONLY = 1 << 31;
     }
 }
 

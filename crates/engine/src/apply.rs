@@ -81,12 +81,14 @@ impl Applier {
     }
 
     fn apply(&mut self, args: Args<'_>, bytes: &[u8]) -> Result<(), Superseded> {
-        let name = args.get(0).unwrap_or_default();
-        let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
-        let replica_only =
-            self.client.transaction.is_none() && (is("ping") || is("replconf") || is("publish") || is("spublish"));
+        let resolved = match self.engine.server.catalogue.resolve(args) {
+            Resolved::Command(command) => ResolvedCommand::For(command, None),
+            Resolved::Unknown | Resolved::UnknownSubcommand(_) => ResolvedCommand::Unresolved,
+        };
+        let replica_only = self.client.transaction.is_none()
+            && matches!(resolved, ResolvedCommand::For(command, _) if command.spec.flags.contains(Flags::REPLICAS_ONLY));
         self.engine.effects().repeat(bytes, replica_only);
-        while let Outcome::BlockedByScript | Outcome::Again = self.execute(args) {
+        while let Outcome::BlockedByScript | Outcome::Again = self.execute(args, resolved) {
             self.wait_for_script()?;
         }
         if self.client.fate == Fate::Close {
@@ -110,12 +112,9 @@ impl Applier {
 
     /// Persisting the primary's writes fails: the server exits unless the settings allow it to continue.
     #[cold]
-    fn check_persistence(&mut self, args: Args<'_>) {
+    fn check_persistence(&mut self, resolved: ResolvedCommand) {
         let server = self.engine.server;
-        let writes = match server.catalogue.resolve(args) {
-            Resolved::Command(command) => command.spec.flags.contains(Flags::WRITE),
-            Resolved::Unknown | Resolved::UnknownSubcommand(_) => false,
-        };
+        let writes = matches!(resolved, ResolvedCommand::For(command, _) if command.spec.flags.contains(Flags::WRITE));
         if !writes || !rejection::persistence_fails(server) {
             return;
         }
@@ -126,12 +125,12 @@ impl Applier {
         }
     }
 
-    fn execute(&mut self, args: Args<'_>) -> Outcome {
+    fn execute(&mut self, args: Args<'_>, resolved: ResolvedCommand) -> Outcome {
         if self.engine.server.admission.has(Reasons::UNSAVED | Reasons::UNWRITTEN) {
-            self.check_persistence(args);
+            self.check_persistence(resolved);
         }
         let Applier { engine, client, reply, .. } = self;
-        match engine.execute(client, args, ResolvedCommand::Unresolved, &mut None, reply) {
+        match engine.execute(client, args, resolved, &mut None, reply) {
             // Only old servers replicate scripts.
             Outcome::ScriptCall(script_call) => engine.execute_script_call(client, script_call, args, &mut (), reply),
             outcome => outcome,

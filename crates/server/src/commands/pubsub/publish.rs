@@ -6,7 +6,8 @@ use kvick_core::pubsub::publication::Address;
 use kvick_engine::session::{Session, SessionHandler};
 use kvick_resp::Args;
 
-const PUBLISHING: &[Flags] = &[Flags::PUBSUB, Flags::LOADING, Flags::STALE, Flags::FAST, Flags::MAY_REPLICATE];
+const PUBLISHING: &[Flags] =
+    &[Flags::PUBSUB, Flags::LOADING, Flags::STALE, Flags::FAST, Flags::MAY_REPLICATE, Flags::REPLICAS_ONLY];
 
 /// PUBLISH channel message
 pub const PUBLISH: Command<SessionHandler> = Command::new(

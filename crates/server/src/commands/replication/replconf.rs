@@ -18,7 +18,7 @@ const ADDRESS_MAX: usize = 255;
 /// REPLCONF option value [option value ...]
 pub const REPLCONF: Command<SessionHandler> = Command::new(
     Spec::new("replconf", -1)
-        .flags(&[Flags::FROM_REPLICA])
+        .flags(&[Flags::FROM_REPLICA, Flags::REPLICAS_ONLY])
         .flags(&[Flags::ADMIN, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE, Flags::ALLOW_BUSY])
         .acl(&[Categories::ADMIN, Categories::DANGEROUS, Categories::SLOW])
         .doc(Group::Server, "3.0.0", "O(1)", "Internal command that configures the replication stream."),
