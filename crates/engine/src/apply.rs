@@ -85,8 +85,8 @@ impl Applier {
             Resolved::Command(command) => ResolvedCommand::For(command, None),
             Resolved::Unknown | Resolved::UnknownSubcommand(_) => ResolvedCommand::Unresolved,
         };
-        let replica_only = self.client.transaction.is_none()
-            && matches!(resolved, ResolvedCommand::For(command, _) if command.spec.flags.contains(Flags::REPLICAS_ONLY));
+        let has = |flag| matches!(resolved, ResolvedCommand::For(command, _) if command.spec.flags.contains(flag));
+        let replica_only = self.client.transaction.is_none() && has(Flags::REPLICAS_ONLY);
         self.engine.effects().repeat(bytes, replica_only);
         while let Outcome::BlockedByScript | Outcome::Again = self.execute(args, resolved) {
             self.wait_for_script()?;
