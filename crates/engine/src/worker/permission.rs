@@ -6,7 +6,7 @@ use super::locking::Ground;
 use super::rejection::{self, Rejection};
 use super::transaction::is_exec;
 use crate::session::{Client, Fate};
-use kvick_acl::identity::note_denied;
+use kvick_acl::identity::{Attempt, note_denied};
 use kvick_acl::log::Context as AclContext;
 use kvick_acl::{Denied, User};
 use kvick_commands::context::Error;
@@ -131,7 +131,9 @@ impl Engine {
         denied: (Denied, AclContext),
         request: (&CommandInfo, Args<'_>),
     ) {
-        note_denied(self.server, &self.server.acl, info, user, denied, request, self.now_ms);
+        let ((denied, context), (command, args)) = (denied, request);
+        let attempt = Attempt { denied, context, command, args };
+        note_denied(self.server, &self.server.acl, info, user, attempt, self.now_ms);
     }
 
     /// Determines which keys the next command may read besides those it names. Must be called before each command that

@@ -7,6 +7,7 @@ use kvick_commands::spec::{Arg, Command, Flags, Group, KeyFlags, KeySpec, Spec};
 use kvick_engine::session::{Session, SessionHandler};
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
+use kvick_runtime::memory::Excess;
 
 /// The family.
 pub static COMMANDS: &[Command<SessionHandler>] = &[MEMORY];
@@ -191,14 +192,14 @@ fn figures(overview: &Overview, [scripts, libraries]: [usize; 2]) -> (Figures, F
         ("allocator.active", Bytes(figures.active)),
         ("allocator.resident", Bytes(figures.resident)),
         ("allocator.muzzy", Bytes(figures.muzzy)),
-        ("allocator-fragmentation.ratio", Ratio(fragmentation.0)),
-        ("allocator-fragmentation.bytes", Bytes(fragmentation.1)),
-        ("allocator-rss.ratio", Ratio(allocator_rss.0)),
-        ("allocator-rss.bytes", Signed(allocator_rss.1)),
-        ("rss-overhead.ratio", Ratio(rss_overhead.0)),
-        ("rss-overhead.bytes", Signed(rss_overhead.1)),
-        ("fragmentation", Ratio(total.0)),
-        ("fragmentation.bytes", Signed(total.1)),
+        ("allocator-fragmentation.ratio", Ratio(fragmentation.ratio)),
+        ("allocator-fragmentation.bytes", Signed(fragmentation.bytes)),
+        ("allocator-rss.ratio", Ratio(allocator_rss.ratio)),
+        ("allocator-rss.bytes", Signed(allocator_rss.bytes)),
+        ("rss-overhead.ratio", Ratio(rss_overhead.ratio)),
+        ("rss-overhead.bytes", Signed(rss_overhead.bytes)),
+        ("fragmentation", Ratio(total.ratio)),
+        ("fragmentation.bytes", Signed(total.bytes)),
     ];
     (before, after)
 }
@@ -218,9 +219,7 @@ fn diagnosis(overview: &Overview, clients: usize) -> String {
                 is data in it.\n"
             .into();
     }
-    let (fragmentation, small_free) = overview.fragmentation();
-    let ((total, total_bytes), (pages, page_bytes)) = (overview.total_fragmentation(), overview.allocator_rss());
-    let (beside, beside_bytes) = overview.rss_overhead();
+    let exceeds = |excess: Excess, ratio: f64| excess.ratio > ratio && excess.bytes > WASTE_MIN;
     let findings = [
         (
             overview.peak as f64 / allocated as f64 > 1.5,
@@ -228,20 +227,20 @@ fn diagnosis(overview: &Overview, clients: usize) -> String {
              pages of then; they are used again as data grows. MEMORY PURGE gives back what it can.",
         ),
         (
-            total > 1.4 && total_bytes > WASTE_MIN,
+            exceeds(overview.total_fragmentation(), 1.4),
             "Fragmentation: the process occupies over 1.4 times the memory that is allocated. After a peak that is as \
              expected; otherwise sizes of values that change a lot may be the reason.",
         ),
         (
-            fragmentation > 1.1 && small_free as i64 > WASTE_MIN,
+            exceeds(overview.fragmentation(), 1.1),
             "Small allocations: more than a tenth of the pages for small values is free but cannot be given back.",
         ),
         (
-            pages > 1.1 && page_bytes > WASTE_MIN,
+            exceeds(overview.allocator_rss(), 1.1),
             "Pages: the allocator holds a tenth more pages than are in use. MEMORY PURGE gives them back.",
         ),
         (
-            beside > 1.1 && beside_bytes > WASTE_MIN,
+            exceeds(overview.rss_overhead(), 1.1),
             "Beside the allocator: more than a tenth of the process's memory does not come from the allocator.",
         ),
         (
