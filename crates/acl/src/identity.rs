@@ -128,16 +128,21 @@ pub fn note(core: &Core, acl: &Acl, info: &ClientInfo, event: &Event<'_>) {
     acl.log.record(event, core.config.read(ACLLOG_MAX_LEN), describe);
 }
 
+/// An attempt to run a command that was denied.
+pub struct Attempt<'a> {
+    /// What was denied.
+    pub denied: Denied,
+    /// Where the command came from.
+    pub context: Context,
+    /// The command.
+    pub command: &'a CommandInfo,
+    /// Its arguments.
+    pub args: Args<'a>,
+}
+
 /// Records in ACL LOG that a command was denied.
-pub fn note_denied(
-    core: &Core,
-    acl: &Acl,
-    info: &ClientInfo,
-    user: &User,
-    (denied, context): (Denied, Context),
-    (command, args): (&CommandInfo, Args<'_>),
-    now_ms: i64,
-) {
+pub fn note_denied(core: &Core, acl: &Acl, info: &ClientInfo, user: &User, attempt: Attempt<'_>, now_ms: i64) {
+    let Attempt { denied, context, command, args } = attempt;
     let cause = Cause::Denied(denied.reason);
     note(core, acl, info, &Event { cause, context, object: denied.object(command, args), user: &user.name, now_ms });
 }

@@ -21,10 +21,18 @@ pub struct StreamPosition {
     pub offset: i64,
 }
 
+/// A stream of changes to replicas.
+pub struct Stream {
+    /// The replication ID.
+    pub id: String,
+    /// The selected database.
+    pub database: usize,
+}
+
 /// The interface to replication.
 pub trait ReplicationView: Send + Sync {
-    /// The replication ID and the selected database, while there is a backlog. The caller holds the global lock.
-    fn stream(&self) -> Option<(String, usize)>;
+    /// The stream that changes are replicated in, while there is a backlog. The caller holds the global lock.
+    fn stream(&self) -> Option<Stream>;
 
     /// Continues the history that a dump belongs to: its ID, offset and selected database.
     fn resume_history(&self, id: &str, offset: u64, database: usize);
@@ -40,7 +48,7 @@ pub trait ReplicationView: Send + Sync {
 struct Alone;
 
 impl ReplicationView for Alone {
-    fn stream(&self) -> Option<(String, usize)> {
+    fn stream(&self) -> Option<Stream> {
         None
     }
 

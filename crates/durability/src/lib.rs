@@ -5,4 +5,4 @@ mod durable_core;
 pub mod persistence;
 pub mod replay;
 
-pub use durable_core::{DurableCore, ReplicationView, StreamPosition};
+pub use durable_core::{DurableCore, ReplicationView, Stream, StreamPosition};

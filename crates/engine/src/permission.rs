@@ -7,7 +7,7 @@ use super::locking::Ground;
 use super::rejection::{self, Rejection};
 use super::transaction::is_exec;
 use crate::session::{Client, Fate};
-use kvick_acl::identity::note_denied;
+use kvick_acl::identity::{Attempt, note_denied};
 use kvick_acl::log::Context as AclContext;
 use kvick_acl::{Denied, User};
 use kvick_commands::context::Error;
@@ -136,7 +136,8 @@ impl Engine {
         invocation: Invocation<'_>,
     ) {
         let Invocation { command, args } = invocation;
-        note_denied(self.server, &self.server.acl, info, user, (denied, context), (command, args), self.now_ms);
+        let attempt = Attempt { denied, context, command, args };
+        note_denied(self.server, &self.server.acl, info, user, attempt, self.now_ms);
     }
 
     /// Determines which keys the next command may read besides those it names. Must be called before each command that

@@ -27,7 +27,7 @@ impl Engine {
     pub fn expire_writable_replica_keys(&mut self) {
         let own = &self.server.replication.writable_replica_keys;
         let mut keys = own.take();
-        keys.retain(|(database, key)| self.within_batch(|engine| engine.keeps_expiry(*database, key)));
+        keys.retain(|noted| self.within_batch(|engine| engine.keeps_expiry(noted.database, &noted.key)));
         own.put_back(keys);
         self.within_batch(Self::settle_consequences);
     }

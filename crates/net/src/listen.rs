@@ -310,7 +310,7 @@ pub fn admit(
     peer: Peer,
     runtime_config: &RuntimeConfig,
     has_open_default_user: bool,
-) -> Option<(Socket, Arc<ClientInfo>, usize)> {
+) -> Option<(Socket, Arc<ClientInfo>)> {
     if core.clients.count() >= runtime_config.maxclients {
         core.rejected_connections.fetch_add(1, Ordering::Relaxed);
         return refuse(&mut socket, b"-ERR max number of clients reached\r\n");
@@ -337,7 +337,7 @@ pub fn admit(
     info.set_flags(ClientFlags::UNIX, peer.unix);
     let info = Arc::new(info);
     core.clients.add(info.clone());
-    Some((socket, info, worker))
+    Some((socket, info))
 }
 
 /// Whether protected mode refuses a client. `has_open_default_user`: the default user needs no password.

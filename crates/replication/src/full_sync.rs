@@ -158,8 +158,7 @@ impl FullSync<'_> {
         let installed = if let From::File(received) = &mut from { received.install().map(Some) } else { Ok(None) };
         let outcome = match installed {
             Ok(file) => {
-                let loaded =
-                    load(core, (self.number, self.participant), primary_connection, from, Some(Box::new(flush)));
+                let loaded = load(core, self.number, self.participant, primary_connection, from, Some(Box::new(flush)));
                 let outcome = loaded.and_then(|report| self.adopt(&report, file.clone()).map(|()| report));
                 file.inspect(|place| self.dispose_of(place));
                 outcome
@@ -188,7 +187,7 @@ impl FullSync<'_> {
         // The present data is an earlier state of the dump if the history is the same.
         let is_same = core.replication.history.lock().id == self.id;
         let reason = self.begin_loading(if is_same { Reasons::LOADING_BESIDE } else { Reasons::LOADING })?;
-        let loaded = load(core, (self.number, self.participant), primary_connection, from, None);
+        let loaded = load(core, self.number, self.participant, primary_connection, from, None);
         let outcome = loaded.and_then(|report| self.exchange(report));
         let mut global = core.keyspace.lock_global();
         (0..core.keyspace.databases()).for_each(|number| _ = global.flush(core.keyspace.staging(number), true));
@@ -326,7 +325,8 @@ impl FullSync<'_> {
 /// Loads a dump: in place of the data if `flush` drops it, otherwise into the staging databases.
 fn load<'f>(
     core: &'static ReplicatedCore,
-    (number, participant): (u64, Participant),
+    number: u64,
+    participant: Participant,
     primary_connection: &mut PrimaryConnection,
     from: From,
     flush: Option<Box<dyn FnOnce() + 'f>>,

@@ -14,8 +14,17 @@ const NONE: &str = "0000000000000000000000000000000000000000";
 pub struct History {
     /// Forty hexadecimal digits.
     pub id: String,
-    /// The previous history, and the offset at which this one diverges from it.
-    pub previous: Option<(String, u64)>,
+    /// The history that this one continues.
+    pub previous: Option<Previous>,
+}
+
+/// A history that another one continues.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Previous {
+    /// Its ID.
+    pub id: String,
+    /// The offset at which the other one diverges from it.
+    pub end: u64,
 }
 
 impl Default for History {
@@ -32,15 +41,15 @@ impl History {
 
     /// Starts a new history at the log's offset `end`, which continues the present one.
     pub fn branch_off(&mut self, end: u64) {
-        let before = std::mem::replace(&mut self.id, random_id());
-        self.previous = Some((before, end));
+        let id = std::mem::replace(&mut self.id, random_id());
+        self.previous = Some(Previous { id, end });
     }
 
     /// The primary's history has another ID from the offset `end` on.
     pub fn renamed(&mut self, id: &str, end: u64) {
         if id != self.id {
-            let before = std::mem::replace(&mut self.id, id.into());
-            self.previous = Some((before, end));
+            let id = std::mem::replace(&mut self.id, id.into());
+            self.previous = Some(Previous { id, end });
         }
     }
 
@@ -52,17 +61,17 @@ impl History {
     /// Whether the history of this ID and this one are the same up to the log's offset `end`.
     pub fn shares(&self, id: &[u8], end: u64) -> bool {
         let same = |known: &str| known.as_bytes().eq_ignore_ascii_case(id);
-        same(&self.id) || self.previous.as_ref().is_some_and(|(known, until)| same(known) && end <= *until)
+        same(&self.id) || self.previous.as_ref().is_some_and(|previous| same(&previous.id) && end <= previous.end)
     }
 
     /// The ID of the previous history, or of none.
     pub fn previous_id(&self) -> &str {
-        self.previous.as_ref().map_or(NONE, |(id, _)| id)
+        self.previous.as_ref().map_or(NONE, |previous| &previous.id)
     }
 
     /// For INFO: the first offset that is not in the previous history; -1 for none.
     pub fn previous_end(&self) -> i64 {
-        self.previous.as_ref().map_or(-1, |(_, end)| end.saturating_add(1) as i64)
+        self.previous.as_ref().map_or(-1, |previous| previous.end.saturating_add(1) as i64)
     }
 }
 

@@ -7,7 +7,7 @@ use super::apply::{Apply, Ends, Superseded};
 use super::full_sync::FullSync;
 use super::primary_connection::{LinkError, PrimaryConnection, shown};
 use super::reply::Reply;
-use super::upstream::{LinkStage, Target};
+use super::upstream::{Assignment, LinkStage, Target};
 use crate::ReplicatedCore;
 use kvick_config::tables::tls::{TLS_PORT, TLS_REPLICATION};
 use kvick_config::tables::{network, replication as settings};
@@ -50,7 +50,7 @@ pub fn start(core: &'static ReplicatedCore) -> io::Result<()> {
         };
         let upstream = &core.replication.upstream;
         loop {
-            let (target, number) = upstream.wait_for_target();
+            let Assignment { target, number } = upstream.wait_for_target();
             // The thread waits while another one holds the global lock.
             core.keyspace.global_lock.enter(participant);
             core.keyspace.global_lock.leave(participant);

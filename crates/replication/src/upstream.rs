@@ -84,6 +84,14 @@ struct Wish {
     target: Option<Target>,
 }
 
+/// The primary to follow.
+pub struct Assignment {
+    /// Its address.
+    pub target: Target,
+    /// The generation: it changes when another primary is to be followed, or none.
+    pub number: u64,
+}
+
 impl Upstream {
     /// Whether the server is a replica.
     #[inline]
@@ -113,12 +121,12 @@ impl Upstream {
         self.number.load(Ordering::SeqCst)
     }
 
-    /// Waits until there is a primary to follow. Returns it and the generation.
-    pub fn wait_for_target(&self) -> (Target, u64) {
+    /// Waits until there is a primary to follow.
+    pub fn wait_for_target(&self) -> Assignment {
         let mut wish = self.wish.lock();
         loop {
             if let Some(target) = &wish.target {
-                return (target.clone(), self.number());
+                return Assignment { target: target.clone(), number: self.number() };
             }
             self.changed.wait(&mut wish);
         }

@@ -1,16 +1,19 @@
 //! Durability's view of replication.
 
 use crate::ReplicatedCore;
-use kvick_durability::ReplicationView;
+use kvick_durability::{ReplicationView, Stream};
 use std::sync::atomic::Ordering;
 
 /// See the module's documentation.
 pub struct View(pub &'static ReplicatedCore);
 
 impl ReplicationView for View {
-    fn stream(&self) -> Option<(String, usize)> {
+    fn stream(&self) -> Option<Stream> {
         let replication = &self.0.replication;
-        let stream = || (replication.history.lock().id.clone(), replication.upstream.database.load(Ordering::Relaxed));
+        let stream = || Stream {
+            id: replication.history.lock().id.clone(),
+            database: replication.upstream.database.load(Ordering::Relaxed),
+        };
         replication.has_backlog.load(Ordering::SeqCst).then(stream)
     }
 

@@ -14,8 +14,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct WritableReplicaKeys {
     /// Whether keys are recorded: the server is a writable replica.
     are_noted: AtomicBool,
-    /// Database numbers and keys.
-    keys: Mutex<HashSet<(usize, Box<[u8]>)>>,
+    keys: Mutex<HashSet<NotedKey>>,
+}
+
+/// A recorded key.
+#[derive(PartialEq, Eq, Hash)]
+pub struct NotedKey {
+    /// The number of its database.
+    pub database: usize,
+    /// The key.
+    pub key: Box<[u8]>,
 }
 
 impl WritableReplicaKeys {
@@ -27,16 +35,16 @@ impl WritableReplicaKeys {
 
     /// Records a key.
     pub fn add(&self, database: usize, key: &[u8]) {
-        self.keys.lock().insert((database, key.into()));
+        self.keys.lock().insert(NotedKey { database, key: key.into() });
     }
 
     /// Takes all keys, to check them.
-    pub fn take(&self) -> HashSet<(usize, Box<[u8]>)> {
+    pub fn take(&self) -> HashSet<NotedKey> {
         std::mem::take(&mut *self.keys.lock())
     }
 
     /// Puts back the keys that still have an expiry.
-    pub fn put_back(&self, keys: HashSet<(usize, Box<[u8]>)>) {
+    pub fn put_back(&self, keys: HashSet<NotedKey>) {
         self.keys.lock().extend(keys);
     }
 

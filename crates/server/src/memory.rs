@@ -3,7 +3,7 @@
 use kvick_core::clients::ClientFlags;
 use kvick_core::eviction;
 use kvick_engine::services::Services;
-use kvick_runtime::memory::{Figures, excess, percent, ratio};
+use kvick_runtime::memory::{Excess, Figures, excess, percent, ratio};
 use kvick_store::usage::Usage;
 use std::sync::atomic::Ordering;
 
@@ -97,24 +97,24 @@ impl Overview {
         self.databases.iter().map(|(_, usage)| usage.keys).sum()
     }
 
-    /// Fragmentation within small pages: ratio and bytes.
-    pub fn fragmentation(&self) -> (f64, usize) {
+    /// Fragmentation within small pages.
+    pub fn fragmentation(&self) -> Excess {
         let Figures { allocated, small_free, .. } = self.figures;
-        (1.0 + ratio(small_free, allocated), small_free)
+        Excess { ratio: 1.0 + ratio(small_free, allocated), bytes: small_free as i64 }
     }
 
-    /// Resident pages of the allocator beyond those in use: ratio and bytes.
-    pub fn allocator_rss(&self) -> (f64, i64) {
+    /// Resident pages of the allocator beyond those in use.
+    pub fn allocator_rss(&self) -> Excess {
         excess(self.figures.resident, self.figures.active)
     }
 
-    /// Resident memory outside of the allocator: ratio and bytes.
-    pub fn rss_overhead(&self) -> (f64, i64) {
+    /// Resident memory outside of the allocator.
+    pub fn rss_overhead(&self) -> Excess {
         excess(self.figures.rss, self.figures.resident)
     }
 
-    /// Resident memory beyond the memory in use: ratio and bytes.
-    pub fn total_fragmentation(&self) -> (f64, i64) {
+    /// Resident memory beyond the memory in use.
+    pub fn total_fragmentation(&self) -> Excess {
         excess(self.figures.rss, self.figures.used)
     }
 }

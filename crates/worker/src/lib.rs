@@ -457,14 +457,13 @@ impl Worker {
             };
             let is_open = self.server.acl.default_user().nopass;
             let config = &self.engine.runtime_config;
-            let Some((socket, info, worker)) = kvick_net::listen::admit(self.server, socket, peer, config, is_open)
-            else {
+            let Some((socket, info)) = kvick_net::listen::admit(self.server, socket, peer, config, is_open) else {
                 continue;
             };
-            if worker == self.number {
+            if info.worker == self.number {
                 self.add(socket, info);
             } else {
-                self.server.connections.put(self.server, worker, (socket, info));
+                self.server.connections.put(self.server, info.worker, (socket, info));
             }
         }
         if !self.unfinished.contains(&listener) {

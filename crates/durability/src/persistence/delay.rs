@@ -13,17 +13,18 @@ const DUE: Duration = Duration::from_micros(200);
 pub struct Delay {
     core: &'static DurableCore,
     setting: Key<i32>,
-    /// The setting's value in one generation of the configuration: reading it for each key would take longer than
-    /// processing the key.
-    known: (u64, i32),
+    /// The setting's value in generation `generation` of the configuration: reading it for each key would take longer
+    /// than processing the key.
+    value: i32,
+    generation: u64,
     owed_ns: u64,
 }
 
 impl Delay {
     /// The delay that this setting asks for.
     pub fn new(core: &'static DurableCore, setting: Key<i32>) -> Self {
-        let known = (core.config_generation(), core.config.read(setting));
-        Delay { core, setting, known, owed_ns: 0 }
+        let generation = core.config_generation();
+        Delay { core, setting, value: core.config.read(setting), generation, owed_ns: 0 }
     }
 
     /// Counts `keys` more keys: waits when the accumulated delay is long enough, until the setting is 0 or `give_up`
@@ -41,10 +42,10 @@ impl Delay {
 
     fn setting(&mut self) -> i32 {
         let generation = self.core.config_generation();
-        if self.known.0 != generation {
-            self.known = (generation, self.core.config.read(self.setting));
+        if self.generation != generation {
+            (self.generation, self.value) = (generation, self.core.config.read(self.setting));
         }
-        self.known.1
+        self.value
     }
 
     #[cold]

@@ -3,7 +3,7 @@
 
 use super::access;
 use super::file::{Inexpressible, SaveError, write_error};
-use crate::{DurableCore, StreamPosition};
+use crate::{DurableCore, Stream, StreamPosition};
 use kvick_config::tables::logging::HIDE_USER_DATA_FROM_LOG;
 use kvick_config::tables::memory::MAXMEMORY_POLICY;
 use kvick_config::tables::persistence::{
@@ -78,7 +78,7 @@ fn stream_position(core: &DurableCore) -> Option<StreamPosition> {
     let stream = core.replication_view().stream();
     // The next record selects its database, unless it is copied from another server.
     core.keyspace.log.forget_selected();
-    let (id, database) = stream?;
+    let Stream { id, database } = stream?;
     Some(StreamPosition { database: database as i64, id, offset: core.keyspace.log.offset() as i64 })
 }
 

@@ -19,13 +19,20 @@ pub struct Files {
     /// For the client's side, if configured separately.
     pub client: Option<IdentityFiles>,
     /// Trusted certificates: those of the file, then those of the directory.
-    pub authorities: Vec<(PathBuf, Vec<u8>)>,
+    pub authorities: Vec<PemFile>,
+}
+
+/// The contents of a file.
+pub struct PemFile {
+    path: PathBuf,
+    /// The bytes of the file.
+    pub bytes: Vec<u8>,
 }
 
 /// A certificate with its key.
 pub struct IdentityFiles {
-    certificates: (PathBuf, Vec<u8>),
-    key: (PathBuf, Vec<u8>),
+    certificates: PemFile,
+    key: PemFile,
 }
 
 impl Files {
@@ -50,7 +57,7 @@ impl Files {
         let identities = [Some(&self.server), self.client.as_ref()];
         let own = identities.into_iter().flatten().flat_map(|files| [&files.certificates, &files.key]);
         let mut digest = Sha1::new();
-        for (path, bytes) in own.chain(&self.authorities) {
+        for PemFile { path, bytes } in own.chain(&self.authorities) {
             let path = path.as_os_str().as_encoded_bytes();
             for part in [path, bytes] {
                 digest.update((part.len() as u64).to_le_bytes());
@@ -73,7 +80,7 @@ impl IdentityFiles {
 
     /// The certificate chain, with at least one certificate.
     pub fn chain(&self) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-        let (path, bytes) = &self.certificates;
+        let PemFile { path, bytes } = &self.certificates;
         let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(bytes).collect();
         match chain {
             Ok(chain) if !chain.is_empty() => Ok(chain),
@@ -84,7 +91,7 @@ impl IdentityFiles {
 
     /// The key.
     pub fn key(&self, passphrase: Option<&[u8]>) -> Result<PrivateKeyDer<'static>, TlsError> {
-        let (path, bytes) = &self.key;
+        let PemFile { path, bytes } = &self.key;
         let key = match encrypted_key(bytes) {
             Some(text) => decrypt(text, passphrase),
             None if is_legacy_encrypted(bytes) => {
@@ -97,7 +104,7 @@ impl IdentityFiles {
 
     /// The path of the key file.
     pub fn key_path(&self) -> &Path {
-        &self.key.0
+        &self.key.path
     }
 }
 
@@ -125,9 +132,9 @@ fn decrypt(text: &str, passphrase: Option<&[u8]>) -> Result<PrivateKeyDer<'stati
     Ok(PrivatePkcs8KeyDer::from(key.as_bytes().to_vec()).into())
 }
 
-fn read(path: &Path, failure: &str) -> Result<(PathBuf, Vec<u8>), TlsError> {
+fn read(path: &Path, failure: &str) -> Result<PemFile, TlsError> {
     match std::fs::read(path) {
-        Ok(bytes) => Ok((path.to_path_buf(), bytes)),
+        Ok(bytes) => Ok(PemFile { path: path.to_path_buf(), bytes }),
         Err(error) => Err(failed(failure, path, &error.to_string())),
     }
 }
@@ -138,7 +145,7 @@ fn failed(what: &str, path: &Path, reason: &str) -> TlsError {
 
 /// Reads the files of a directory prepared by `openssl rehash` or `c_rehash`: those named by eight hexadecimal digits,
 /// a dot and a number. OpenSSL ignores others too.
-fn read_ca_dir(dir: &Path, found: &mut Vec<(PathBuf, Vec<u8>)>) -> Result<(), TlsError> {
+fn read_ca_dir(dir: &Path, found: &mut Vec<PemFile>) -> Result<(), TlsError> {
     let unreadable =
         |error: std::io::Error| failed("Failed to configure CA certificate(s) file/directory", dir, &error.to_string());
     let mut paths = Vec::new();
@@ -150,7 +157,10 @@ fn read_ca_dir(dir: &Path, found: &mut Vec<(PathBuf, Vec<u8>)>) -> Result<(), Tl
     }
     paths.sort();
     // An unreadable file is ignored, like a missing one.
-    found.extend(paths.into_iter().filter_map(|path| Some((path.clone(), std::fs::read(&path).ok()?))));
+    found.extend(paths.into_iter().filter_map(|path| {
+        let bytes = std::fs::read(&path).ok()?;
+        Some(PemFile { path, bytes })
+    }));
     Ok(())
 }
 
@@ -166,7 +176,8 @@ mod tests {
     use super::*;
 
     fn key_file(bytes: &[u8]) -> IdentityFiles {
-        IdentityFiles { certificates: ("cert".into(), Vec::new()), key: ("key".into(), bytes.to_vec()) }
+        let certificates = PemFile { path: "cert".into(), bytes: Vec::new() };
+        IdentityFiles { certificates, key: PemFile { path: "key".into(), bytes: bytes.to_vec() } }
     }
 
     /// A test key: `openssl genpkey -algorithm ed25519`, and the same encrypted with `openssl pkcs8 -topk8 -passout
@@ -197,7 +208,7 @@ mod tests {
         std::fs::create_dir(dir.path().join("00000000.0")).expect("a folder");
         let mut found = Vec::new();
         read_ca_dir(dir.path(), &mut found).expect("a folder");
-        let contents: Vec<&[u8]> = found.iter().map(|(_, bytes)| bytes.as_slice()).collect();
+        let contents: Vec<&[u8]> = found.iter().map(|file| file.bytes.as_slice()).collect();
         assert_eq!(contents, [&b"0123abCD.0"[..], b"fedcba98.10"]);
         assert!(read_ca_dir(&dir.path().join("nothing"), &mut found).is_err());
     }

@@ -77,7 +77,7 @@ impl Materials {
 
 /// The authorities, and the one that expires first. Invalid certificates are ignored.
 fn trusted(files: &Files) -> (Arc<RootCertStore>, Option<Summary>) {
-    let all = files.authorities.iter().flat_map(|(_, bytes)| CertificateDer::pem_slice_iter(bytes));
+    let all = files.authorities.iter().flat_map(|file| CertificateDer::pem_slice_iter(&file.bytes));
     let certificates: Vec<CertificateDer<'static>> = all.filter_map(Result::ok).collect();
     let summary = Summary::earliest(certificates.iter().map(|certificate| certificate.as_ref()));
     let mut roots = RootCertStore::empty();

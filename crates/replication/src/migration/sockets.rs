@@ -26,13 +26,32 @@ pub struct Socket {
 
 /// The unused sockets, by the target's name and port.
 #[derive(Default)]
-pub struct Sockets(Mutex<HashMap<(String, String), (Socket, Instant)>>);
+pub struct Sockets(Mutex<HashMap<Target, Unused>>);
+
+/// The name and port of a target, as the request gave them.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Target {
+    host: String,
+    port: String,
+}
+
+impl Target {
+    fn new(host: &str, port: &str) -> Target {
+        Target { host: host.to_owned(), port: port.to_owned() }
+    }
+}
+
+/// A cached socket.
+struct Unused {
+    socket: Socket,
+    since: Instant,
+}
 
 impl Sockets {
     /// Takes a cached socket or connects, with TLS if `tls` has materials.
     pub fn take(&self, host: &str, port: &str, timeout: Duration, tls: Option<&Materials>) -> io::Result<Socket> {
-        let kept = self.0.lock().remove(&(host.to_string(), port.to_string()));
-        if let Some((socket, _)) = kept
+        let kept = self.0.lock().remove(&Target::new(host, port));
+        if let Some(Unused { socket, .. }) = kept
             && matches!(socket.channel, Channel::Tls(_)) == tls.is_some()
         {
             limit(socket.channel.socket(), timeout)?;
@@ -51,15 +70,15 @@ impl Sockets {
     pub fn keep(&self, host: &str, port: &str, socket: Socket) {
         let mut sockets = self.0.lock();
         if sockets.len() >= KEPT_MAX {
-            let oldest = sockets.iter().min_by_key(|(_, (_, since))| *since).map(|(target, _)| target.clone());
+            let oldest = sockets.iter().min_by_key(|(_, unused)| unused.since).map(|(target, _)| target.clone());
             oldest.map(|target| sockets.remove(&target));
         }
-        sockets.insert((host.to_string(), port.to_string()), (socket, Instant::now()));
+        sockets.insert(Target::new(host, port), Unused { socket, since: Instant::now() });
     }
 
     /// Closes sockets that have not been used for a while.
     pub fn close_idle(&self) {
-        self.0.lock().retain(|_, (_, since)| since.elapsed() <= KEPT_FOR);
+        self.0.lock().retain(|_, unused| unused.since.elapsed() <= KEPT_FOR);
     }
 
     /// The number of cached sockets.

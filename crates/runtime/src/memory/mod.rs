@@ -219,9 +219,18 @@ pub fn percent(part: usize, whole: usize) -> f64 {
     ratio(part, whole) * 100.0
 }
 
-/// The excess of `more` over `less`: the ratio, and the difference in bytes.
-pub fn excess(more: usize, less: usize) -> (f64, i64) {
-    (ratio(more, less), more as i64 - less as i64)
+/// How much one amount of memory exceeds another.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Excess {
+    /// The ratio of both; 0 if the other amount is 0.
+    pub ratio: f64,
+    /// The difference in bytes.
+    pub bytes: i64,
+}
+
+/// The excess of `more` over `less`.
+pub fn excess(more: usize, less: usize) -> Excess {
+    Excess { ratio: ratio(more, less), bytes: more as i64 - less as i64 }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use kvick_commands::spec::{Arg, Command, Flags, Group, KeyFlags, KeySpec, Spec};
 use kvick_engine::session::{Session, SessionHandler};
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
+use kvick_runtime::memory::Excess;
 
 /// The family.
 pub static COMMANDS: &[Command<SessionHandler>] = &[MEMORY];
@@ -191,14 +192,14 @@ fn figures(overview: &Overview, [scripts, libraries]: [usize; 2]) -> (Figures, F
         ("allocator.active", Bytes(figures.active)),
         ("allocator.resident", Bytes(figures.resident)),
         ("allocator.muzzy", Bytes(figures.muzzy)),
-        ("allocator-fragmentation.ratio", Ratio(fragmentation.0)),
-        ("allocator-fragmentation.bytes", Bytes(fragmentation.1)),
-        ("allocator-rss.ratio", Ratio(allocator_rss.0)),
-        ("allocator-rss.bytes", Signed(allocator_rss.1)),
-        ("rss-overhead.ratio", Ratio(rss_overhead.0)),
-        ("rss-overhead.bytes", Signed(rss_overhead.1)),
-        ("fragmentation", Ratio(total.0)),
-        ("fragmentation.bytes", Signed(total.1)),
+        ("allocator-fragmentation.ratio", Ratio(fragmentation.ratio)),
+        ("allocator-fragmentation.bytes", Signed(fragmentation.bytes)),
+        ("allocator-rss.ratio", Ratio(allocator_rss.ratio)),
+        ("allocator-rss.bytes", Signed(allocator_rss.bytes)),
+        ("rss-overhead.ratio", Ratio(rss_overhead.ratio)),
+        ("rss-overhead.bytes", Signed(rss_overhead.bytes)),
+        ("fragmentation", Ratio(total.ratio)),
+        ("fragmentation.bytes", Signed(total.bytes)),
     ];
     (before, after)
 }
@@ -217,9 +218,7 @@ fn diagnosis(overview: &Overview, clients: usize) -> String {
         return "The data set is too small for a diagnosis. Run MEMORY DOCTOR again when the server has more data.\n"
             .into();
     }
-    let (fragmentation, small_free) = overview.fragmentation();
-    let ((total, total_bytes), (pages, page_bytes)) = (overview.total_fragmentation(), overview.allocator_rss());
-    let (beside, beside_bytes) = overview.rss_overhead();
+    let exceeds = |excess: Excess, ratio: f64| excess.ratio > ratio && excess.bytes > OVERHEAD_BYTES_MIN;
     let findings = [
         (
             overview.peak as f64 / allocated as f64 > 1.5,
@@ -227,21 +226,21 @@ fn diagnosis(overview: &Overview, clients: usize) -> String {
              them when the data set grows. MEMORY PURGE releases unused pages.",
         ),
         (
-            total > 1.4 && total_bytes > OVERHEAD_BYTES_MIN,
+            exceeds(overview.total_fragmentation(), 1.4),
             "Fragmentation: the resident memory of the process is over 1.4 times the allocated memory. This is \
              expected after a peak; otherwise the usual reason is values whose sizes change often.",
         ),
         (
-            fragmentation > 1.1 && small_free as i64 > OVERHEAD_BYTES_MIN,
+            exceeds(overview.fragmentation(), 1.1),
             "Small allocations: over 10% of the memory for small values is free but cannot be released. Consider \
              activedefrag.",
         ),
         (
-            pages > 1.1 && page_bytes > OVERHEAD_BYTES_MIN,
+            exceeds(overview.allocator_rss(), 1.1),
             "Pages: the allocator keeps over 10% more pages than are in use. MEMORY PURGE releases them.",
         ),
         (
-            beside > 1.1 && beside_bytes > OVERHEAD_BYTES_MIN,
+            exceeds(overview.rss_overhead(), 1.1),
             "Overhead: over 10% of the memory of the process was not allocated by the allocator.",
         ),
         (

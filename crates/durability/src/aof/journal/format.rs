@@ -98,27 +98,39 @@ pub(super) struct Header {
     pub identity: Identity,
     /// The offset of the first frame's bytes in the increment.
     pub start: u64,
-    /// The number of checksummed bytes before `start`, and their checksum.
-    pub prefix: (u64, u64),
+    /// The bytes before `start`.
+    pub prefix: Prefix,
+}
+
+/// The last bytes of the increment before the first frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Prefix {
+    /// The number of checksummed bytes.
+    pub len: u64,
+    /// Their checksum.
+    pub sum: u64,
+}
+
+/// The numbers of halves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Epochs {
+    /// That of this half.
+    pub current: u64,
+    /// Halves with an epoch before this one are obsolete.
+    pub since: u64,
 }
 
 impl Header {
     /// A header for frames of this increment from `start` on.
-    pub fn new(
-        (epoch, since): (u64, u64),
-        boot: Boot,
-        identity: Identity,
-        start: u64,
-        increment: &File,
-    ) -> io::Result<Header> {
+    pub fn new(epochs: Epochs, boot: Boot, identity: Identity, start: u64, increment: &File) -> io::Result<Header> {
         let len = start.min(PREFIX_MAX);
-        let prefix = (len, sum_of(increment, start - len, len)?);
-        Ok(Header { epoch, since, boot, identity, start, prefix })
+        let prefix = Prefix { len, sum: sum_of(increment, start - len, len)? };
+        Ok(Header { epoch: epochs.current, since: epochs.since, boot, identity, start, prefix })
     }
 
     /// Whether the bytes before the first frame in this file match the recorded checksum.
     pub fn fits(&self, increment: &File) -> bool {
-        let (len, sum) = self.prefix;
+        let Prefix { len, sum } = self.prefix;
         let start = self.start.checked_sub(len);
         start.is_some_and(|start| sum_of(increment, start, len).is_ok_and(|present| present == sum))
     }
@@ -129,7 +141,7 @@ impl Header {
         out.extend_from_slice(&MAGIC);
         out.extend_from_slice(&self.boot.0);
         let Identity { inode, born_ns } = self.identity;
-        for number in [self.epoch, self.since, inode, born_ns, self.start, self.prefix.0, self.prefix.1] {
+        for number in [self.epoch, self.since, inode, born_ns, self.start, self.prefix.len, self.prefix.sum] {
             out.extend_from_slice(&number.to_le_bytes());
         }
         let sum = crc64::update(0, &out[start..]);
@@ -143,10 +155,10 @@ impl Header {
         let (fields, sum) = block.get(..HEADER)?.split_at(HEADER - 8);
         let is_whole = fields.starts_with(&MAGIC) && number(sum, 0)? == crc64::update(0, fields);
         let boot = Boot(fields.get(8..24)?.try_into().ok()?);
-        let [epoch, since, inode, born_ns, start, len, prefix_sum] = numbers(fields.get(24..)?)?;
-        let (identity, prefix) = (Identity { inode, born_ns }, (len, prefix_sum));
+        let [epoch, since, inode, born_ns, start, prefix_len, prefix_sum] = numbers(fields.get(24..)?)?;
+        let (identity, prefix) = (Identity { inode, born_ns }, Prefix { len: prefix_len, sum: prefix_sum });
         let header = Header { epoch, since, boot, identity, start, prefix };
-        (is_whole && prefix.0 <= PREFIX_MAX).then_some(header)
+        (is_whole && prefix.len <= PREFIX_MAX).then_some(header)
     }
 }
 

@@ -21,7 +21,7 @@ mod recovery;
 #[cfg(test)]
 mod tests;
 
-use format::{BLOCK, Boot, FRAME_MAX, Frame, HALF_BLOCKS, Header, Identity};
+use format::{BLOCK, Boot, Epochs, FRAME_MAX, Frame, HALF_BLOCKS, Header, Identity};
 use keeper::{Checkpoint, Keeper};
 use kvick_runtime::fsync_dir;
 use std::fs::{self, File};
@@ -63,8 +63,23 @@ struct Increment {
     checkpoint: Arc<Checkpoint>,
     /// The end offset of the last frame of each half.
     ends: [u64; 2],
-    /// The offset and time of the last requested sync.
-    asked: (u64, Instant),
+    /// The last requested sync.
+    asked: SyncRequest,
+}
+
+/// A request to sync the increment.
+#[derive(Clone, Copy)]
+struct SyncRequest {
+    /// The offset up to which to sync.
+    offset: u64,
+    /// When it was made.
+    at: Instant,
+}
+
+impl SyncRequest {
+    fn now(offset: u64) -> SyncRequest {
+        SyncRequest { offset, at: Instant::now() }
+    }
 }
 
 impl Journal {
@@ -99,7 +114,7 @@ impl Journal {
     pub fn follow(&mut self, increment: &File, offset: u64) -> io::Result<()> {
         let identity = Identity::of(increment)?;
         let checkpoint = Arc::new(Checkpoint::at(offset));
-        let (file, asked) = (Arc::new(increment.try_clone()?), (offset, Instant::now()));
+        let (file, asked) = (Arc::new(increment.try_clone()?), SyncRequest::now(offset));
         self.increment = Some(Increment { file, identity, checkpoint, ends: [0; 2], asked });
         self.begin_anew();
         Ok(())
@@ -126,7 +141,7 @@ impl Journal {
         self.buffer.clear();
         let at = format::place(self.half, self.next);
         if self.next == 0 {
-            let epochs = (self.epoch, self.since);
+            let epochs = Epochs { current: self.epoch, since: self.since };
             let header = Header::new(epochs, self.boot, increment.identity, from, &increment.file)?;
             header.append_to(&mut self.buffer);
             self.next = 1;
@@ -143,7 +158,7 @@ impl Journal {
     pub fn forget(&mut self, offset: u64) {
         if let Some(increment) = &mut self.increment {
             increment.checkpoint.reach(offset);
-            increment.asked = (offset, Instant::now());
+            increment.asked = SyncRequest::now(offset);
             self.begin_anew();
         }
     }
@@ -160,7 +175,7 @@ impl Journal {
     pub fn tend(&mut self) -> Option<Duration> {
         let increment = self.increment.as_mut()?;
         let end = increment.ends[self.half];
-        let (asked, when) = increment.asked;
+        let SyncRequest { offset: asked, at: when } = increment.asked;
         if end <= asked {
             return None;
         }
@@ -195,9 +210,9 @@ impl Journal {
 
 impl Increment {
     fn ask(&mut self, keeper: &Keeper, offset: u64) {
-        if offset > self.asked.0 {
+        if offset > self.asked.offset {
             keeper.sync(&self.file, offset, &self.checkpoint);
-            self.asked = (offset, Instant::now());
+            self.asked = SyncRequest::now(offset);
         }
     }
 }

@@ -199,7 +199,7 @@ fn a_half_is_not_filled_anew_as_long_as_the_increment_lacks_what_it_holds() {
     let mut bench = Bench::new();
     let increment = bench.journal.increment.as_mut().unwrap();
     // The increment itself is not synced.
-    increment.asked.0 = u64::MAX;
+    increment.asked.offset = u64::MAX;
     let bytes = vec![b'.'; FRAME_MAX];
     let mut offset = 0;
     let mut commit = |bench: &mut Bench| {

@@ -50,14 +50,15 @@ type Run = fn(&mut Session<'_>, Args<'_>) -> Result<(), Error>;
 /// global lock, whether it changes the data, and its function.
 struct Subcommand {
     name: &'static str,
-    arguments: (usize, usize),
+    args_min: usize,
+    args_max: usize,
     global: bool,
     replaces: bool,
     run: Run,
 }
 
-const fn sub(name: &'static str, min: usize, max: usize, run: Run) -> Subcommand {
-    Subcommand { name, arguments: (min, max), global: false, replaces: false, run }
+const fn sub(name: &'static str, args_min: usize, args_max: usize, run: Run) -> Subcommand {
+    Subcommand { name, args_min, args_max, global: false, replaces: false, run }
 }
 
 const fn global(name: &'static str, min: usize, max: usize, run: Run) -> Subcommand {
@@ -111,7 +112,7 @@ const SUBCOMMANDS: &[Subcommand] = &[
 fn find(args: Args<'_>) -> Option<&'static Subcommand> {
     let name = args.get(1)?;
     let is_named = |known: &&Subcommand| known.name.as_bytes().eq_ignore_ascii_case(name);
-    SUBCOMMANDS.iter().find(is_named).filter(|known| (known.arguments.0..=known.arguments.1).contains(&args.len()))
+    SUBCOMMANDS.iter().find(is_named).filter(|known| (known.args_min..=known.args_max).contains(&args.len()))
 }
 
 fn needs_global_lock(args: Args<'_>) -> bool {

@@ -5,6 +5,7 @@ use super::page::{Page, human};
 use crate::memory::Overview;
 use crate::process::version;
 use kvick_config::tables::memory as settings;
+use kvick_runtime::memory::Excess;
 use kvick_script::Kind;
 use kvick_scripting::{Interpreters, Scripting};
 
@@ -89,10 +90,10 @@ pub fn write_engines(context: &Context, page: &mut Page) {
 }
 
 fn write_ratios(overview: &Overview, page: &mut Page) {
-    let (ratio, bytes) = overview.fragmentation();
+    let Excess { ratio, bytes } = overview.fragmentation();
     page.field("allocator_frag_ratio", format_args!("{ratio:.2}"));
     page.field("allocator_frag_bytes", bytes);
-    for (name, ratio_name, (ratio, bytes)) in [
+    for (name, ratio_name, Excess { ratio, bytes }) in [
         ("allocator_rss", "allocator_rss_ratio", overview.allocator_rss()),
         ("rss_overhead", "rss_overhead_ratio", overview.rss_overhead()),
         ("mem_fragmentation", "mem_fragmentation_ratio", overview.total_fragmentation()),
