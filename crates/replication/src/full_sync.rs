@@ -360,7 +360,8 @@ fn load<'f>(
             "Failed trying to load the PRIMARY synchronization DB from {place}, check server logs."
         ))
     };
-    let (report, mut rest) = load::load_received(core, participant, received).map_err(|error| failed(&error))?;
+    let load::FinishedLoad { report, mut rest, .. } =
+        load::load_received(core, participant, received).map_err(|error| failed(&error))?;
     let mut behind = [0; MARK];
     if !mark.is_empty() && (rest.read_exact(&mut behind).is_err() || behind != mark) {
         return Err(failed(&"Replication stream EOF marker is broken"));

@@ -9,7 +9,7 @@ use super::journal::{self, Recovered};
 use super::writer::{Order, Writer};
 use crate::DurableCore;
 use crate::persistence::delay::Delay;
-use crate::persistence::load::load_base;
+use crate::persistence::load::{FinishedLoad, load_base};
 use crate::replay::{Replayed, Replayer};
 use kvick_config::tables::persistence::{AOF_LOAD_TRUNCATED, KEY_LOAD_DELAY};
 use kvick_core::admission::Reasons;
@@ -191,7 +191,7 @@ fn load_file(writer: &mut Writer, part: &Part, before: u64) -> Result<Loaded, Fa
             "{}",
             if old_style { "Reading RDB preamble from AOF file..." } else { "Reading RDB base file on AOF loading..." }
         ));
-        let (rest, offset) = load_base(core, writer.participant, file, before).map_err(|error| {
+        let FinishedLoad { rest, offset, .. } = load_base(core, writer.participant, file, before).map_err(|error| {
             logging::warning(format_args!("{error}"));
             let what = if old_style { "RDB preamble of the AOF file" } else { "RDB base file" };
             logging::warning(format_args!("Error reading the {what} {name}, AOF loading aborted"));

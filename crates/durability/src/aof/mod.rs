@@ -84,8 +84,8 @@ pub struct Aof {
     holders: Box<[AtomicBool]>,
     /// Replies held since startup.
     held: AtomicU64,
-    /// With `aof-timestamp-enabled`: the log offsets at which a new second begins.
-    marks: Mutex<VecDeque<(u64, i64)>>,
+    /// With `aof-timestamp-enabled`: the beginnings of seconds in the log.
+    marks: Mutex<VecDeque<TimeMark>>,
     /// The second of the last timestamp.
     marked_s: AtomicI64,
     /// Clients that wait for the disk.
@@ -100,6 +100,15 @@ pub struct Aof {
     pub sync_pending: AtomicBool,
     /// Slow syncs that delayed writes.
     pub delayed_syncs: AtomicU64,
+}
+
+/// The beginning of a second in the log.
+#[derive(Clone, Copy)]
+struct TimeMark {
+    /// The log offset.
+    offset: u64,
+    /// The second, as a Unix time.
+    second: i64,
 }
 
 /// Status of the files and their rewrites. Times are Unix times in seconds.
@@ -254,10 +263,10 @@ impl Aof {
             self.marked_s.store(now_s, Ordering::Relaxed);
             let offset = log.offset();
             // Nothing was appended in the previous seconds.
-            if marks.back().is_some_and(|(at, _)| *at == offset) {
+            if marks.back().is_some_and(|mark| mark.offset == offset) {
                 marks.pop_back();
             }
-            marks.push_back((offset, now_s));
+            marks.push_back(TimeMark { offset, second: now_s });
         }
     }
 

@@ -9,7 +9,7 @@ use super::commit::Commits;
 use super::gather::Gathering;
 use super::load::{self, Failed};
 use super::rewrite;
-use super::{Aof, State};
+use super::{Aof, State, TimeMark};
 use crate::DurableCore;
 use kvick_config::tables::persistence::NO_APPENDFSYNC_ON_REWRITE;
 use kvick_config::words::AppendFsync;
@@ -268,18 +268,18 @@ impl Writer {
         let follower = self.follower.as_mut()?;
         loop {
             let mark = self.aof.marks.lock().front().copied();
-            if let Some((at, second)) = mark
-                && at <= follower.offset()
+            if let Some(TimeMark { offset, second }) = mark
+                && offset <= follower.offset()
             {
                 self.annotation = Some(second);
                 self.aof.marks.lock().pop_front();
                 continue;
             }
-            let end = mark.map_or(goal, |(at, _)| goal.min(at));
+            let end = mark.map_or(goal, |mark| goal.min(mark.offset));
             match follower.next(end) {
                 Ok(Some(piece)) => return Some(piece),
                 // Bytes before the mark do not belong in files.
-                Ok(None) if mark.is_some_and(|(at, _)| at <= follower.offset()) => {}
+                Ok(None) if mark.is_some_and(|mark| mark.offset <= follower.offset()) => {}
                 Ok(None) => return None,
                 Err(_) => {
                     self.begin_anew();

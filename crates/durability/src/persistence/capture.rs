@@ -325,19 +325,28 @@ impl Slot {
     }
 }
 
+/// The size of a database when its snapshot began.
+#[derive(Clone, Copy, Default)]
+pub(super) struct DatabaseSize {
+    /// The number of keys.
+    pub keys: u64,
+    /// The number of keys with an expiry.
+    pub volatile: u64,
+}
+
 /// Where entries are written, with the databases that they are of.
 pub(super) struct Databases<'a, W: Write> {
     pub output: Output<W>,
     selected: Option<usize>,
-    /// Keys, and keys that expire, of databases that were not yet selected.
-    sizes: &'a mut [(u64, u64)],
+    /// The sizes of databases that were not yet selected; zeros for the others.
+    sizes: &'a mut [DatabaseSize],
     /// An empty buffer, given for a full one.
     spare: Vec<u8>,
 }
 
 impl<'a, W: Write> Databases<'a, W> {
-    /// `sizes` are the keys, and the keys that expire, by database.
-    pub fn new(output: Output<W>, sizes: &'a mut [(u64, u64)]) -> Self {
+    /// `sizes` are the sizes of the databases.
+    pub fn new(output: Output<W>, sizes: &'a mut [DatabaseSize]) -> Self {
         Databases { output, selected: None, sizes, spare: Vec::new() }
     }
 
@@ -346,7 +355,7 @@ impl<'a, W: Write> Databases<'a, W> {
         if self.selected != Some(number) {
             self.selected = Some(number);
             // The loader reserves space once.
-            let (keys, volatile) = self.sizes.get_mut(number).map(std::mem::take).unwrap_or_default();
+            let DatabaseSize { keys, volatile } = self.sizes.get_mut(number).map(std::mem::take).unwrap_or_default();
             self.output.select(number, keys, volatile)?;
         }
         self.output.write(entries)

@@ -181,7 +181,7 @@ pub(super) fn load_own(core: &'static DurableCore, participant: Participant) -> 
     let mut loader = Loader::new(core, Locking::Keys(participant), Reload { merge: false, flush: false });
     // On a replica only the primary decides about expiry.
     (loader.resumes, loader.keeps_expired) = (true, core.config.read(REPLICAOF).is_some());
-    let (report, ..) = loader.run(file).inspect_err(|error| {
+    let FinishedLoad { report, .. } = loader.run(file).inspect_err(|error| {
         if error.is_damage() {
             examine(core)
         }
@@ -191,19 +191,29 @@ pub(super) fn load_own(core: &'static DurableCore, participant: Participant) -> 
     Ok(Some(report))
 }
 
-/// Loads the dump at the start of an append-only file, after files of `before` bytes. Returns the rest of the input and
-/// its offset. Expired keys are kept, since later commands may refer to them.
+/// A dump that has been loaded.
+pub struct FinishedLoad<R> {
+    /// What was loaded.
+    pub report: Report,
+    /// The rest of the input, behind the dump.
+    pub rest: R,
+    /// The offset of the rest in the input.
+    pub offset: u64,
+}
+
+/// Loads the dump at the start of an append-only file, after files of `before` bytes. Expired keys are kept, since
+/// later commands may refer to them.
 pub fn load_base(
     core: &'static DurableCore,
     participant: Participant,
     file: File,
     before: u64,
-) -> Result<(impl Read, u64), LoadError> {
+) -> Result<FinishedLoad<impl Read>, LoadError> {
     let mut loader = Loader::new(core, Locking::Keys(participant), Reload { merge: false, flush: false });
     (loader.before, loader.keeps_expired) = (before, true);
-    let (report, rest, offset) = loader.run(file)?;
-    report.log();
-    Ok((rest, offset))
+    let loading = loader.run(file)?;
+    loading.report.log();
+    Ok(loading)
 }
 
 /// Loads the dump under the global lock. On an error, which has been logged, the data may be incomplete.
@@ -214,7 +224,7 @@ pub fn reload(core: &'static DurableCore, global: &mut Locked, how: Reload) -> R
         let mut loader = Loader::new(core, Locking::Global(global), how);
         // They existed before, so their deletion must be propagated to replicas and the append-only file.
         loader.keeps_expired = true;
-        let (report, ..) = loader.run(file)?;
+        let FinishedLoad { report, .. } = loader.run(file)?;
         report.log();
         Ok(Some(report))
     };
@@ -234,21 +244,21 @@ pub struct Received<'a, R> {
     pub flush: Option<Box<dyn FnOnce() + 'a>>,
 }
 
-/// Loads a primary's dump. Returns the rest of the input too.
+/// Loads a primary's dump.
 pub fn load_received<R: Read>(
     core: &'static DurableCore,
     participant: Participant,
     received: Received<'_, R>,
-) -> Result<(Report, impl Read), LoadError> {
+) -> Result<FinishedLoad<impl Read>, LoadError> {
     let Received { input, bytes, alive, flush } = received;
     core.persistence.loading.begin(bytes);
     let in_place = flush.is_some();
     let mut loader = Loader::new(core, Locking::Keys(participant), Reload { merge: false, flush: in_place });
     (loader.alive, loader.flush, loader.keeps_expired) = (Some(alive), flush, true);
     loader.into_staging = !in_place;
-    let (report, rest, _) = loader.run(input)?;
-    report.log();
-    Ok((report, rest))
+    let loading = loader.run(input)?;
+    loading.report.log();
+    Ok(loading)
 }
 
 /// Whether a dump exists, or something in its place that cannot be examined.
@@ -400,8 +410,8 @@ impl<'a> Loader<'a> {
         if self.into_staging { self.core.keyspace.staging(number) } else { number }
     }
 
-    /// Loads everything. Returns the report, the rest of the input, and its offset.
-    fn run<R: Read>(mut self, input: R) -> Result<(Report, impl Read, u64), LoadError> {
+    /// Loads everything.
+    fn run<R: Read>(mut self, input: R) -> Result<FinishedLoad<impl Read>, LoadError> {
         let (core, before) = (self.core, self.before);
         let mut alive = self.alive.take();
         let progress = move |offset| {
@@ -452,7 +462,7 @@ impl<'a> Loader<'a> {
             self.load_functions(&functions)?;
         }
         let offset = reader.offset();
-        Ok((self.report, reader.into_rest(), offset))
+        Ok(FinishedLoad { report: self.report, rest: reader.into_rest(), offset })
     }
 
     /// Loads function libraries, in place of the present ones if these must be dropped.

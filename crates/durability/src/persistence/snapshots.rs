@@ -14,7 +14,7 @@
 //! The thread also loads the data set at startup, so that it is the only participant in the global lock besides the
 //! workers.
 
-use super::capture::{Captured, Databases, Handle, Progress, WALKS};
+use super::capture::{Captured, DatabaseSize, Databases, Handle, Progress, WALKS};
 use super::delay::Delay;
 use super::file::{SaveError, write_error};
 use super::form::Form;
@@ -98,8 +98,8 @@ pub struct Begun {
     walk: Walk,
     captured: Arc<Captured>,
     request: Request,
-    /// Per database: the number of keys, and of keys with an expiry.
-    sizes: Vec<(u64, u64)>,
+    /// The sizes of the databases.
+    sizes: Vec<DatabaseSize>,
 }
 
 /// Starts the snapshot thread.
@@ -132,7 +132,7 @@ pub fn begin(core: &'static DurableCore, global: &mut Locked, request: Request) 
     }
     let progress = Arc::new(Progress::default());
     let sizes: Vec<_> = (0..keyspace.databases())
-        .map(|number| (keyspace.len(number) as u64, keyspace.volatile(number) as u64))
+        .map(|number| DatabaseSize { keys: keyspace.len(number) as u64, volatile: keyspace.volatile(number) as u64 })
         .collect();
     let captured = Arc::new(Captured::new(&request.form, progress.clone(), &core.snapshot_bytes));
     let walk = Walk::begin(global, Box::new(Handle(captured.clone())));
@@ -144,7 +144,7 @@ pub fn begin(core: &'static DurableCore, global: &mut Locked, request: Request) 
         progress,
         started_s: now_s(),
         changes: changes(core),
-        keys: sizes.iter().map(|(keys, _)| keys).sum(),
+        keys: sizes.iter().map(|size| size.keys).sum(),
     });
     persistence.ask(Job::Walk(Box::new(Begun { walk, captured, request, sizes })));
     Ok(offset)

@@ -41,16 +41,22 @@ pub const HELLO: Command<SessionHandler> = Command::new(
     hello,
 );
 
+/// The name and password of a user.
+struct Credentials<'a> {
+    user: &'a [u8],
+    password: &'a [u8],
+}
+
 /// The options of HELLO.
 struct HelloOptions<'a> {
     version: Option<Version>,
-    credentials: Option<(&'a [u8], &'a [u8])>,
+    credentials: Option<Credentials<'a>>,
     name: Option<&'a [u8]>,
 }
 
 fn hello(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let options = parse_hello(cx.client, args)?;
-    if let Some((user, password)) = options.credentials {
+    if let Some(Credentials { user, password }) = options.credentials {
         authenticate(cx, &args[0], user, password)?;
     }
     if !cx.client.identity.authenticated {
@@ -86,7 +92,7 @@ fn parse_hello<'a>(client: &mut Client, args: Args<'a>) -> Result<HelloOptions<'
             (option.eq_ignore_ascii_case(b"AUTH"), args.get(at + 1), args.get(at + 2))
         {
             [at + 1, at + 2].into_iter().for_each(|secret| client.redact(secret));
-            options.credentials = Some((user, password));
+            options.credentials = Some(Credentials { user, password });
             at += 3;
         } else if let (true, Some(name)) = (option.eq_ignore_ascii_case(b"SETNAME"), args.get(at + 1)) {
             names::check_name(name)?;
