@@ -398,8 +398,8 @@ fn passwords_do_not_appear_in_logs() {
 
 #[test]
 fn users_are_defined_in_the_configuration_file() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("kvick.conf");
+    let data_dir = tempfile::tempdir().expect("a folder");
+    let file = data_dir.path().join("kvick.conf");
     let line = "user al on nopass ~a* resetchannels -@all +get (~x resetchannels db=1 -@all +set)";
     let bob = "user bob on #30c952fab122c3f9759f02a6d95c3758b246b4fee239957b2d4fee46e26170c4 ~b* resetchannels +@all \
                -@dangerous";
@@ -429,8 +429,8 @@ fn users_are_defined_in_the_configuration_file() {
 
 #[test]
 fn invalid_users_prevent_startup() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (file, users) = (folder.path().join("kvick.conf"), folder.path().join("users.acl"));
+    let data_dir = tempfile::tempdir().expect("a folder");
+    let (file, users) = (data_dir.path().join("kvick.conf"), data_dir.path().join("users.acl"));
     fs::write(&users, "user bob on\nuser bob off\n").expect("a file");
     let cases = [
         ("user bob on\nuser bob off", "Duplicate user found"),
@@ -442,7 +442,7 @@ fn invalid_users_prevent_startup() {
         ("aclfile /nowhere/at/all", "opening file '/nowhere/at/all': No such file or directory"),
     ];
     for (lines, error) in cases {
-        fs::write(&file, format!("port 0\nunixsocket {}\n{lines}\n", folder.path().join("s").display()))
+        fs::write(&file, format!("port 0\nunixsocket {}\n{lines}\n", data_dir.path().join("s").display()))
             .expect("a file");
         let run = output(std::process::Command::new(env!("CARGO_BIN_EXE_kvick-server")).arg(&file));
         let said = String::from_utf8_lossy(&[run.stdout, run.stderr].concat()).into_owned();
@@ -453,8 +453,8 @@ fn invalid_users_prevent_startup() {
 
 #[test]
 fn users_are_defined_in_an_acl_file() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("users.acl");
+    let data_dir = tempfile::tempdir().expect("a folder");
+    let file = data_dir.path().join("users.acl");
     let path = file.to_str().expect("a plain name").to_string();
     for workers in ["1", "4"] {
         fs::write(&file, "user bob on nopass ~* &* +@all\nuser al on nopass ~* &* +@all\n").expect("a file");

@@ -75,8 +75,8 @@ fn writes_of_a_forked_session_are_discarded_and_others_are_served() {
         // The sessions have their connections for themselves.
         wait_until("the server has let go of them", || clients() == before);
         cmd("SET").arg("counter").arg(41).exec(&mut client).expect("SET");
-        let forty_two: i64 = cmd("EVAL").arg(SCRIPT).arg(1).arg("counter").query(&mut client).expect("EVAL");
-        assert_eq!(forty_two, 420);
+        let result: i64 = cmd("EVAL").arg(SCRIPT).arg(1).arg("counter").query(&mut client).expect("EVAL");
+        assert_eq!(result, 420);
         for raw in &mut sessions {
             // They began before.
             step_and_finish(raw);
@@ -246,10 +246,10 @@ fn valkey_cli_completes_a_session() {
             let mut input = client.stdin.take().expect("its input");
             input.write_all(b"step\nprint n\nprint ARGV\nlist\ncontinue\nquit\n").expect("it reads");
             drop(input);
-            let told = String::from_utf8_lossy(&client.wait_with_output().expect("its output").stdout).into_owned();
+            let output = String::from_utf8_lossy(&client.wait_with_output().expect("its output").stdout).into_owned();
             for expected in ["<command> incr counter", "<reply> 1", "<value> 1", "{argument; }", "-> 2", "(integer) 10"]
             {
-                assert!(told.contains(expected), "{option}: {expected} is missing:\n{told}");
+                assert!(output.contains(expected), "{option}: {expected} is missing:\n{output}");
             }
             assert_eq!(counter(&mut server.client()), left, "{option}");
         }

@@ -205,9 +205,9 @@ fn replies_forced_into_lists_are_unchanged() {
             client.expect(&format!("$20000\r\n{value}\r\n+PONG\r\n"));
         }
         // A list is more than who has never logged in may have waiting.
-        let mut stranger = server.raw();
-        stranger.request(&["PING"]);
-        stranger.expect_end();
+        let mut unauthenticated = server.raw();
+        unauthenticated.request(&["PING"]);
+        unauthenticated.expect_end();
         client.ask(&["DEBUG", "CLIENT-ENFORCE-REPLY-LIST", "0"], "+OK\r\n");
         server.raw().ask(&["PING"], "-NOAUTH Authentication required.\r\n");
     });

@@ -155,9 +155,9 @@ fn some_settings_cannot_be_changed_while_data_is_loaded() {
     let dump = std::fs::read(server.dir().join("dump.rdb")).expect("a dump");
     server.signal(libc::SIGKILL);
     server.end();
-    let folder = tempfile::tempdir().expect("a folder");
-    std::fs::write(folder.path().join("dump.rdb"), dump).expect("a file");
-    let path = folder.path().to_str().expect("a name");
+    let data_dir = tempfile::tempdir().expect("a folder");
+    std::fs::write(data_dir.path().join("dump.rdb"), dump).expect("a file");
+    let path = data_dir.path().to_str().expect("a name");
     let loading =
         Server::start_loading(&["--enable-protected-configs", "yes", "--key-load-delay", "20000", "--dir", path]);
     let mut control = loading.raw();

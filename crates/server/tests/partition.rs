@@ -43,7 +43,7 @@ const CALM: Duration = Duration::from_secs(2);
 /// How long it may take until all is well again.
 const RECOVERY: Duration = Duration::from_secs(60);
 /// How long a client waits for a reply.
-const PATIENCE: Duration = Duration::from_secs(1);
+const WAIT_LIMIT: Duration = Duration::from_secs(1);
 
 /// Runs a program; what it complained of.
 fn run(line: &str) -> Result<(), String> {
@@ -55,7 +55,7 @@ fn run(line: &str) -> Result<(), String> {
 }
 
 #[track_caller]
-fn must(line: &str) {
+fn run_or_panic(line: &str) {
     run(line).unwrap_or_else(|error| panic!("{error}"));
 }
 
@@ -126,20 +126,22 @@ impl Network {
     }
 
     fn set_link(&self, node: usize, state: &str) {
-        must(&format!("ip -n {} link set port{node} {state}", self.name(NODES)));
+        run_or_panic(&format!("ip -n {} link set port{node} {state}", self.name(NODES)));
     }
 
     /// Has a node speak to nobody, while it hears: it takes the others to have an address that is nobody's.
-    fn mute(&self, node: usize) {
+    fn silence(&self, node: usize) {
         for other in (0..NODES).filter(|other| *other != node) {
             let (name, address) = (self.name(node), address(other));
-            must(&format!("ip -n {name} neigh replace {address} lladdr 02:00:00:00:00:fe dev eth0 nud permanent"));
+            run_or_panic(&format!(
+                "ip -n {name} neigh replace {address} lladdr 02:00:00:00:00:fe dev eth0 nud permanent"
+            ));
         }
     }
 
     fn unmute(&self, node: usize) {
         for other in (0..NODES).filter(|other| *other != node) {
-            must(&format!("ip -n {} neigh del {} dev eth0", self.name(node), address(other)));
+            run_or_panic(&format!("ip -n {} neigh del {} dev eth0", self.name(node), address(other)));
         }
     }
 }
@@ -160,7 +162,7 @@ fn address(node: usize) -> IpAddr {
 /// A Sentinel, ended when dropped.
 struct Sentinel {
     child: Child,
-    folder: TempDir,
+    data_dir: TempDir,
 }
 
 impl Drop for Sentinel {
@@ -169,7 +171,7 @@ impl Drop for Sentinel {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
-            let log = std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
+            let log = std::fs::read_to_string(self.data_dir.path().join("log")).unwrap_or_default();
             println!("A Sentinel's log:\n{log}");
         }
     }
@@ -217,8 +219,8 @@ impl Site {
     }
 
     fn watch(&self, node: usize, program: &std::path::Path) -> Sentinel {
-        let folder = TempDir::new().expect("a folder");
-        let file = folder.path().join("sentinel.conf");
+        let data_dir = TempDir::new().expect("a folder");
+        let file = data_dir.path().join("sentinel.conf");
         let lines = format!(
             "port {SENTINEL_PORT}\nprotected-mode no\nsentinel monitor main {} {} 2\n\
              sentinel down-after-milliseconds main 1500\nsentinel failover-timeout main 5000\n",
@@ -227,20 +229,20 @@ impl Site {
         );
         std::fs::write(&file, lines).expect("a file");
         let mut command = Command::new(program);
-        command.arg(&file).arg("--sentinel").current_dir(folder.path()).stdin(Stdio::null());
-        command.stdout(File::create(folder.path().join("log")).expect("a log"));
+        command.arg(&file).arg("--sentinel").current_dir(data_dir.path()).stdin(Stdio::null());
+        command.stdout(File::create(data_dir.path().join("log")).expect("a log"));
         self.network.prepare(node, &mut command);
-        Sentinel { child: command.spawn().expect("Sentinel's program"), folder }
+        Sentinel { child: command.spawn().expect("Sentinel's program"), data_dir }
     }
 
     /// Asks the Sentinel of a node, from there.
     fn ask_sentinel(&self, node: usize, words: &[&str]) -> Option<Reply> {
-        self.network.inside(node, || Wire::connect(SENTINEL_PORT, PATIENCE).ok()?.ask(words).ok())
+        self.network.inside(node, || Wire::connect(SENTINEL_PORT, WAIT_LIMIT).ok()?.ask(words).ok())
     }
 
     /// Asks a node, from there.
     fn ask(&self, node: usize, words: &[&str]) -> Option<Reply> {
-        self.ask_patiently(node, words, PATIENCE)
+        self.ask_patiently(node, words, WAIT_LIMIT)
     }
 
     /// The same, where the answer takes longer.
@@ -271,8 +273,8 @@ impl Site {
                     && field(node, "master_link_status") == "up"
         };
         let agrees = |node: usize| {
-            let told = self.ask_sentinel(node, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main"]);
-            told.is_some_and(|told| told.items().iter().map(Reply::text).eq([host.clone(), port.clone()]))
+            let reply = self.ask_sentinel(node, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main"]);
+            reply.is_some_and(|reply| reply.items().iter().map(Reply::text).eq([host.clone(), port.clone()]))
         };
         (0..NODES).all(|node| follows(node) && agrees(node)).then_some(primary)
     }
@@ -312,7 +314,7 @@ struct Confirmed {
 /// Writes from one node to whom its Sentinel calls the primary, and notes what is confirmed.
 fn write(number: &AtomicU64, stop: &AtomicBool, confirmed: &Mutex<Vec<Confirmed>>) {
     while !stop.load(Ordering::Relaxed) {
-        let connected = primary_by_sentinel().and_then(|by| Some((by, Wire::connect_to(by, PATIENCE).ok()?)));
+        let connected = primary_by_sentinel().and_then(|by| Some((by, Wire::connect_to(by, WAIT_LIMIT).ok()?)));
         let Some((by, mut wire)) = connected else {
             std::thread::sleep(Duration::from_millis(50));
             continue;
@@ -337,9 +339,9 @@ fn write(number: &AtomicU64, stop: &AtomicBool, confirmed: &Mutex<Vec<Confirmed>
 
 /// Who the primary is, by what the Sentinel of this thread's node says.
 fn primary_by_sentinel() -> Option<SocketAddr> {
-    let mut wire = Wire::connect(SENTINEL_PORT, PATIENCE).ok()?;
-    let told = wire.ask(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main"]).ok()?;
-    let [host, port] = told.items() else { return None };
+    let mut wire = Wire::connect(SENTINEL_PORT, WAIT_LIMIT).ok()?;
+    let reply = wire.ask(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main"]).ok()?;
+    let [host, port] = reply.items() else { return None };
     Some(SocketAddr::new(host.text().parse().ok()?, port.text().parse().ok()?))
 }
 
@@ -357,7 +359,7 @@ impl Fault {
         match self {
             Fault::CutOff => site.network.set_link(node, "down"),
             Fault::StandsStill => site.servers[node].signal(libc::SIGSTOP),
-            Fault::Mute => site.network.mute(node),
+            Fault::Mute => site.network.silence(node),
             Fault::Slow => site.network.cables[node].delay(DELAY),
         }
     }
@@ -374,7 +376,7 @@ impl Fault {
 
 /// Those writes that a server does not hold.
 fn missing(server: SocketAddr, writes: &[Confirmed]) -> Vec<&Confirmed> {
-    let mut wire = Wire::connect_to(server, PATIENCE).expect("a connection");
+    let mut wire = Wire::connect_to(server, WAIT_LIMIT).expect("a connection");
     let mut is_there = |write: &&Confirmed| {
         let number = write.number.to_string();
         wire.ask(&["GET", &format!("write:{number}")]).expect("a reply").text() == number

@@ -257,7 +257,7 @@ fn subscribers_get_messages_in_one_order() {
         let listeners: Vec<Listener> = (0..6)
             .map(|n| Listener::new(server, if n % 2 == 0 { &["SUBSCRIBE", "c"] } else { &["PSUBSCRIBE", "c*"] }))
             .collect();
-        let heard: Vec<Vec<String>> = std::thread::scope(|scope| {
+        let received: Vec<Vec<String>> = std::thread::scope(|scope| {
             for publisher in 0..PUBLISHERS {
                 scope.spawn(move || {
                     let mut raw = server.raw();
@@ -279,10 +279,10 @@ fn subscribers_get_messages_in_one_order() {
         });
         for publisher in 0..PUBLISHERS {
             let prefix = format!("{publisher} ");
-            let numbers = heard[0].iter().filter_map(|message| message.strip_prefix(&prefix)?.parse::<usize>().ok());
+            let numbers = received[0].iter().filter_map(|message| message.strip_prefix(&prefix)?.parse::<usize>().ok());
             assert!(numbers.eq(0..EACH), "the messages of publisher {publisher}");
         }
-        assert!(heard.iter().all(|messages| *messages == heard[0]), "one order for all");
+        assert!(received.iter().all(|messages| *messages == received[0]), "one order for all");
     });
 }
 

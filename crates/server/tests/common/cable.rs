@@ -59,8 +59,8 @@ impl Cable {
     pub fn between(near: File, far: File) -> io::Result<Cable> {
         let (delay_ms, is_over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let mut cable = Cable { delay_ms: delay_ms.clone(), is_over, threads: Vec::new() };
-        cable.carry(near.try_clone()?, far.try_clone()?, delay_ms);
-        cable.carry(far, near, Arc::default());
+        cable.forward(near.try_clone()?, far.try_clone()?, delay_ms);
+        cable.forward(far, near, Arc::default());
         Ok(cable)
     }
 
@@ -70,7 +70,7 @@ impl Cable {
     }
 
     /// Carries frames from one device to the other.
-    fn carry(&mut self, from: File, to: File, delay_ms: Arc<AtomicU64>) {
+    fn forward(&mut self, from: File, to: File, delay_ms: Arc<AtomicU64>) {
         let (sender, frames) = sync_channel(FRAMES_MAX);
         let is_over = self.is_over.clone();
         self.threads.push(std::thread::spawn(move || receive(from, &sender, &delay_ms, &is_over)));

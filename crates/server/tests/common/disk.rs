@@ -141,33 +141,33 @@ fn answer(listener: OwnedFd, pid: u32, failing: &Mutex<(Failing, u64)>) {
             return;
         }
         // SAFETY: the kernel wants the structure zeroed, which is a value that it may have, and fills it.
-        let asked = unsafe {
-            let mut asked = MaybeUninit::<libc::seccomp_notif>::zeroed();
-            if libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV as _, asked.as_mut_ptr()) < 0 {
+        let notification = unsafe {
+            let mut notification = MaybeUninit::<libc::seccomp_notif>::zeroed();
+            if libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV as _, notification.as_mut_ptr()) < 0 {
                 // Whoever asked has been killed.
                 continue;
             }
-            asked.assume_init()
+            notification.assume_init()
         };
-        let (error, flags) = match is_to_fail(&asked, pid, failing) {
+        let (error, flags) = match should_fail(&notification, pid, failing) {
             true => (-libc::EIO, 0),
             false => (0, libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32),
         };
-        let mut reply = libc::seccomp_notif_resp { id: asked.id, val: 0, error, flags };
+        let mut reply = libc::seccomp_notif_resp { id: notification.id, val: 0, error, flags };
         const { assert!(size_of::<libc::seccomp_notif_resp>() == 24) };
         // SAFETY: the structure lives as long as the call. One that was killed meanwhile needs no answer.
         unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND as _, &mut reply) };
     }
 }
 
-fn is_to_fail(asked: &libc::seccomp_notif, pid: u32, failing: &Mutex<(Failing, u64)>) -> bool {
-    let is_sync = [libc::SYS_fsync, libc::SYS_fdatasync].contains(&i64::from(asked.data.nr));
+fn should_fail(notification: &libc::seccomp_notif, pid: u32, failing: &Mutex<(Failing, u64)>) -> bool {
+    let is_sync = [libc::SYS_fsync, libc::SYS_fdatasync].contains(&i64::from(notification.data.nr));
     let mut failing = failing.lock();
     let fails = match failing.0 {
         Failing::Nothing => false,
         Failing::Renames => !is_sync,
         Failing::Syncs(concerns) | Failing::NextSync(concerns) => {
-            let path = std::fs::read_link(format!("/proc/{pid}/fd/{}", asked.data.args[0])).unwrap_or_default();
+            let path = std::fs::read_link(format!("/proc/{pid}/fd/{}", notification.data.args[0])).unwrap_or_default();
             is_sync && concerns(&path.to_string_lossy())
         }
     };

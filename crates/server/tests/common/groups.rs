@@ -21,7 +21,7 @@ const COUNT: usize = 10;
 /// How long one XREADGROUP waits; a consumer looks this often whether all is done.
 const BLOCK_MS: usize = 100;
 /// How long a reply may take before the soak fails.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 /// What is to be done.
 #[derive(Clone, Copy)]
@@ -154,7 +154,7 @@ impl Work {
             if now != last {
                 (last, at) = (now, Instant::now());
             }
-            assert!(at.elapsed() < PATIENCE, "nothing is acknowledged any more after {last} entries");
+            assert!(at.elapsed() < WAIT_LIMIT, "nothing is acknowledged any more after {last} entries");
         }
     }
 
@@ -168,7 +168,7 @@ impl Work {
         let consume = move |consumer: usize| {
             let _over = SetOnDrop(&group.is_over);
             let mut client = server.client();
-            client.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+            client.set_read_timeout(Some(WAIT_LIMIT)).expect("a timeout");
             let read = group.read(&format!("waiting:{consumer}"), Some(BLOCK_MS));
             let mut waits = 0;
             while !group.is_over() {
@@ -190,7 +190,7 @@ impl Work {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
             let client = Client::open(format!("redis://127.0.0.1:{}/", server.port())).expect("an address");
-            let config = AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
+            let config = AsyncConnectionConfig::new().set_response_timeout(Some(WAIT_LIMIT));
             let shared = client.get_multiplexed_async_connection_with_config(&config).await.expect("a connection");
             let consumers = (0..self.polling).map(|consumer| self.poll_one(consumer, shared.clone(), group));
             join_all(consumers).await.into_iter().sum()

@@ -16,7 +16,7 @@ pub mod peer;
 pub mod vocabulary;
 pub mod wire;
 
-use kvick_testing::PATIENCE;
+use kvick_testing::WAIT_LIMIT;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -114,7 +114,7 @@ impl Server {
         begun(child.id());
         let mut server = Server { child, dir, port };
         let began = Instant::now();
-        while began.elapsed() < PATIENCE {
+        while began.elapsed() < WAIT_LIMIT {
             if server.has_ended() {
                 print!("{}", server.log());
                 return None;
@@ -188,16 +188,16 @@ impl Server {
     fn client_of(&self, query: &str) -> redis::Connection {
         let url = format!("redis://127.0.0.1:{}/{query}", self.port);
         let connection = redis::Client::open(url).and_then(|client| client.get_connection()).expect("a connection");
-        connection.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-        connection.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+        connection.set_read_timeout(Some(WAIT_LIMIT)).expect("a timeout");
+        connection.set_write_timeout(Some(WAIT_LIMIT)).expect("a timeout");
         connection
     }
 
     /// A new connection for exact bytes.
     pub fn raw(&self) -> Raw {
         let stream = TcpStream::connect(("127.0.0.1", self.port)).expect("a connection");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-        stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+        stream.set_read_timeout(Some(WAIT_LIMIT)).expect("a timeout");
+        stream.set_write_timeout(Some(WAIT_LIMIT)).expect("a timeout");
         stream.set_nodelay(true).expect("an option");
         Raw { stream }
     }
@@ -224,7 +224,7 @@ pub fn free_port() -> u16 {
 pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
     while !holds() {
-        assert!(began.elapsed() < PATIENCE, "waited in vain until {what}");
+        assert!(began.elapsed() < WAIT_LIMIT, "waited in vain until {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }

@@ -25,12 +25,12 @@ pub struct Running {
 
 impl Running {
     /// Starts it with these arguments besides its port and folder. It may not accept connections yet.
-    pub fn start(program: &str, folder: &Path, args: &[&str]) -> Running {
+    pub fn start(program: &str, data_dir: &Path, args: &[&str]) -> Running {
         let port = free_port();
         let child = Command::new(program)
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--enable-debug-command", "yes"])
             .arg("--dir")
-            .arg(folder)
+            .arg(data_dir)
             .args(args)
             .stdin(Stdio::null())
             .stdout(Stdio::null())

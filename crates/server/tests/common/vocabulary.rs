@@ -1,4 +1,4 @@
-//! Commands made up at random, from what a server says of its own: [`Vocabulary::learn`] reads its tables (COMMAND and
+//! Commands made up at random, from what a server says of its own: [`Vocabulary::load`] reads its tables (COMMAND and
 //! COMMAND DOCS), [`Vocabulary::command`] makes a command with arguments of the kinds that are documented, most of them
 //! valid, on few keys, so that commands meet each other's values.
 //!
@@ -110,7 +110,7 @@ pub struct Vocabulary {
 
 impl Vocabulary {
     /// Asks a server.
-    pub fn learn(wire: &mut Wire) -> Result<Vocabulary> {
+    pub fn load(wire: &mut Wire) -> Result<Vocabulary> {
         let (table, docs) = (wire.ask(&["COMMAND"])?, wire.ask(&["COMMAND", "DOCS"])?);
         let mut shapes = Vec::new();
         for command in table.items() {
@@ -152,14 +152,14 @@ impl Vocabulary {
         shape.arguments.iter().for_each(|argument| writer.argument(argument));
         // What waits is left as it is: by accident it might wait for ever.
         if !shape.has("blocking") && random.percent(6) {
-            distort(&mut request, random);
+            mutate(&mut request, random);
         }
         (shape, request)
     }
 }
 
 /// Makes a command wrong, most of the time.
-fn distort(request: &mut Request, random: &mut Random) {
+fn mutate(request: &mut Request, random: &mut Random) {
     let at = random.below(request.len());
     match random.below(5) {
         0 if at > 0 => drop(request.remove(at)),

@@ -243,8 +243,8 @@ fn replicas_continue_with_a_promoted_replica() {
 #[test]
 fn a_restarted_replica_resumes_with_a_partial_sync() {
     with_workers(|workers| {
-        let folder = TempDir::new().expect("a folder");
-        let args = ["--dir", folder.path().to_str().expect("a plain name")];
+        let data_dir = TempDir::new().expect("a folder");
+        let args = ["--dir", data_dir.path().to_str().expect("a plain name")];
         let primary = start(workers, &[]);
         let mut p = primary.client();
         let mut replica = start(workers, &args);
@@ -374,8 +374,8 @@ fn a_replica_that_does_not_read_is_closed_and_its_memory_freed() {
 #[test]
 fn a_replica_logs_received_writes_to_its_append_only_file() {
     with_workers(|workers| {
-        let folder = TempDir::new().expect("a folder");
-        let args = ["--appendonly", "yes", "--dir", folder.path().to_str().expect("a plain name")];
+        let data_dir = TempDir::new().expect("a folder");
+        let args = ["--appendonly", "yes", "--dir", data_dir.path().to_str().expect("a plain name")];
         let primary = start(workers, &[]);
         let mut p = primary.client();
         ask(&mut p, "DEBUG POPULATE 1000 before 10");
@@ -467,8 +467,8 @@ fn shutdown_waits_for_lagging_replicas() {
 #[test]
 fn a_replicas_rewritten_file_selects_the_primarys_database() {
     with_workers(|workers| {
-        let folder = TempDir::new().expect("a folder");
-        let args = ["--appendonly", "yes", "--dir", folder.path().to_str().expect("a plain name")];
+        let data_dir = TempDir::new().expect("a folder");
+        let args = ["--appendonly", "yes", "--dir", data_dir.path().to_str().expect("a plain name")];
         let (primary, mut replica) = (start(workers, &[]), start(workers, &args));
         let (mut p, mut r) = (primary.client(), replica.client());
         follow(&mut r, primary.port());
@@ -572,7 +572,7 @@ fn a_busy_script_on_a_replica_delays_but_loses_no_writes() {
 }
 
 /// Plays a primary that sends a replica no data, and then these bytes. An error if who connected is gone.
-fn play_primary(listener: &TcpListener, changes: &[u8]) -> std::io::Result<TcpStream> {
+fn act_as_primary(listener: &TcpListener, changes: &[u8]) -> std::io::Result<TcpStream> {
     const EMPTY_DUMP: &[u8] = b"$18\r\nREDIS0011\xff\0\0\0\0\0\0\0\0";
     let mut requests = BufReader::new(accept(listener)?);
     let mut line = String::new();
@@ -606,7 +606,7 @@ fn scripts_from_an_old_primary_are_executed() {
         let mut other = replica.client();
         follow(&mut other, port);
         // A replica of another test may try a port that was its primary's.
-        let played = std::iter::repeat_with(|| play_primary(&listener, CHANGES)).take(5).find_map(Result::ok);
+        let played = std::iter::repeat_with(|| act_as_primary(&listener, CHANGES)).take(5).find_map(Result::ok);
         let _primary = played.expect("a replica that synchronises");
         wait_until("the script has run", || try_ask(&mut other, "GET key") == Ok(Value::BulkString(b"5".to_vec())));
     });
