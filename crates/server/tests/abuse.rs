@@ -1,5 +1,5 @@
-//! What strangers, broken clients and careless ones do to a server: others must hardly notice, and memory must stay
-//! bounded.
+//! Misbehaving clients: garbage, slow readers, deep pipelines, many connections. Other clients must hardly notice, and
+//! memory must stay bounded.
 
 mod common;
 
@@ -109,7 +109,7 @@ impl Random {
     }
 }
 
-/// Pings until told to stop; how long each took, sorted.
+/// Sends PINGs until stopped; returns their sorted latencies.
 fn ping_while(server: &Server, running: &AtomicBool) -> Vec<Duration> {
     let mut stream = connect(server);
     let mut times = Vec::new();

@@ -1,4 +1,4 @@
-//! Access control: who may log in, and that a user without rights gets nothing in any way.
+//! Access control: authentication, permissions of every kind, and their changes under load.
 
 mod common;
 
@@ -25,7 +25,7 @@ fn ask(raw: &mut Raw, line: &str, expected: &str) {
     raw.ask(&line.split(' ').collect::<Vec<_>>(), expected);
 }
 
-/// A connection that is `user`, who was made with these rules.
+/// A connection that has authenticated as `user`, a new user with these rules.
 fn become_user(server: &Server, user: &str, rules: &str) -> Raw {
     let mut raw = server.raw();
     ask(&mut raw, &format!("ACL SETUSER {user} on >pw {rules}"), OK);
@@ -173,7 +173,7 @@ fn key_patterns_may_be_read_only_or_write_only() {
             ask(&mut raw, line, NO_KEY);
         }
         ask(&mut raw, "COPY r w", ":0\r\n");
-        // Whether it is there tells neither what it is nor changes it.
+        // EXISTS neither reads nor writes the value.
         ask(&mut raw, "EXISTS w r b", ":2\r\n");
         // Selectors do not add up.
         let mut raw = become_user(server, "al", "+get ~a (+set ~b)");
@@ -289,11 +289,11 @@ fn deleting_a_user_closes_its_connections() {
         clients.iter_mut().for_each(|client| client.expect_end());
         ask(&mut admin, "RPUSH list a", ":1\r\n");
         ask(&mut admin, "PUBLISH c x", ":0\r\n");
-        // Who deletes himself is answered.
+        // A user that deletes itself gets the reply.
         let mut raw = become_user(server, "bob", "+@all ~* &*");
         ask(&mut raw, "ACL DELUSER bob", ":1\r\n");
         raw.expect_end();
-        // What follows in his transaction does not run.
+        // The rest of its transaction does not run.
         let mut raw = become_user(server, "bob", "+@all ~* &*");
         ask(&mut raw, "MULTI", OK);
         ["ACL DELUSER bob", "SET k v"].iter().for_each(|line| ask(&mut raw, line, "+QUEUED\r\n"));

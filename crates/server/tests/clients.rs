@@ -1,5 +1,5 @@
-//! What clients rely on, through a client library that others wrote: values of every kind and size, both protocols,
-//! deep pipelines, and that nobody ever sees half a command of somebody else.
+//! The guarantees that clients rely on, tested with a common client library: values of every kind and size, both
+//! protocols, deep pipelines, and atomic commands.
 
 mod common;
 
@@ -217,7 +217,7 @@ fn databases_have_separate_keys() {
     });
 }
 
-/// Every writer sets all keys to one value of its own; whoever reads all of them at once must find them the same.
+/// Every writer sets all keys to its own value; a reader of all keys must find equal values.
 #[test]
 fn mset_is_atomic() {
     // A prime, so that every step visits all of them.

@@ -1,4 +1,4 @@
-//! Connections as clients see them: greeting, authentication, databases, and what CLIENT tells of and does to them.
+//! Connections: HELLO, authentication, database selection, limits before authentication, and the CLIENT commands.
 
 mod common;
 

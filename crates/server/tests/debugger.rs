@@ -1,4 +1,4 @@
-//! The debugger of scripts: sessions beside the server and within it, and how they end.
+//! Script debugging: forked and synchronous sessions, and how they end.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 const SCRIPT: &str = "local n = redis.call('incr', KEYS[1])\nlocal m = n * 10\nreturn m";
 
-/// What a connection is told when the session stops at a line of the script.
+/// The output of a session that stops at a line of the script.
 fn stopped(line: usize) -> String {
     let text = SCRIPT.lines().nth(line - 1).expect("a line");
     format!("+* Stopped at {line}, stop reason = step over\r\n+-> {line}   {text}\r\n")
@@ -23,7 +23,7 @@ fn begin(server: &Server, mode: &str) -> Raw {
     raw
 }
 
-/// Runs the first line, and goes on to the end.
+/// Runs the first line, and continues to the end.
 fn step_and_finish(raw: &mut Raw) {
     let calls = "+<command> incr counter\r\n+<reply> 1\r\n";
     raw.ask(&["step"], &format!("*4\r\n{calls}{}", stopped(2)));
@@ -120,7 +120,7 @@ fn a_session_ends_with_its_client_or_the_server() {
             let alive = cmd("PING").query::<String>(&mut client);
             assert_eq!(alive.as_deref(), Ok("PONG"));
             wait_until("the session has ended", || children(server).is_empty());
-            // A script whose session is within the server goes on without its client.
+            // The script of a synchronous session continues without its client.
             let expected = (mode == "SYNC").then_some(1);
             wait_until("the script has ended", || counter(&mut client) == expected);
         });

@@ -1,8 +1,7 @@
-//! The append-only file, end to end: what was acknowledged is there after a crash, whatever moment that comes at;
-//! rewrites lose nothing; what is cut off is mended and what is damaged is refused; a disk that is full stops writes
-//! and no reads.
+//! The append-only file, end to end: acknowledged writes survive a crash at any moment; rewrites lose nothing; a
+//! truncated file is repaired and a damaged one is refused; a full disk stops writes but no reads.
 //!
-//! The number of crashes is `KVICK_CRASHES`, 10 unless that is set.
+//! `KVICK_CRASHES` sets the number of crashes (default: 10).
 
 mod common;
 
@@ -23,7 +22,7 @@ use tempfile::TempDir;
 /// Clients that write at a time.
 const WRITERS: usize = 4;
 
-/// A folder that outlives servers.
+/// A directory that outlives servers.
 struct DataDir(TempDir);
 
 impl DataDir {
@@ -40,7 +39,7 @@ impl DataDir {
         Server::start(&self.args(args))
     }
 
-    /// Runs the server until it ends; its exit code and what it told.
+    /// Runs the server until it exits; returns its exit code and output.
     fn run(&self, args: &[&str]) -> (Option<i32>, String) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kvick-server"));
         command.args(self.args(&["--port", "0", "--unixsocket", "socket", "--save", ""])).args(args);
@@ -140,7 +139,7 @@ fn all_writes_survive_a_restart_in_every_file_format() {
     }
 }
 
-/// What a writer was told, by its number: the last counter, and the last transaction.
+/// The acknowledged writes of each writer, by its number: the last counter and the last transaction.
 type Acknowledged = BTreeMap<usize, (i64, i64)>;
 
 /// Changes two keys at once.
@@ -175,7 +174,7 @@ fn write(server: &Server, number: usize, acknowledged: (i64, i64), stop: &Atomic
     (counted, paired)
 }
 
-/// Has clients write until the server is killed after this time; what they were told.
+/// Lets clients write until the server is killed after this time; returns the acknowledged writes.
 fn crash(
     server: &mut Server,
     acknowledged: &Acknowledged,
@@ -200,7 +199,7 @@ fn crash(
     })
 }
 
-/// Checks that nothing that was told is missing, and no transaction or script is half there.
+/// Checks that no acknowledged write is missing, and that transactions and scripts are atomic.
 fn check(server: &Server, acknowledged: &Acknowledged) {
     let mut client = server.client();
     for (number, (counted, paired)) in acknowledged {
@@ -245,8 +244,8 @@ fn journaled_from(data_dir: &DataDir) -> Option<u64> {
     journal::begins_at(&data_dir.part("appendonly.aof.journal"), &data_dir.last_increment())
 }
 
-/// Does what a crash of the machine may: the increment loses what it was not synced for. As the machine runs on, the
-/// journal has to be told that it is to be used.
+/// Simulates a crash of the machine: the increment loses what was not synced. Marks the journal for recovery, which the
+/// server otherwise skips because the machine was not restarted.
 fn truncate_to_journal_start(data_dir: &DataDir) {
     let from = journaled_from(data_dir).expect("a journal of the last increment");
     let increment = OpenOptions::new().write(true).open(data_dir.last_increment()).expect("the increment");
@@ -632,7 +631,7 @@ fn a_full_disk_stops_writes_until_space_is_free() {
 struct SmallDisk(TempDir);
 
 impl SmallDisk {
-    /// Of so many bytes; `None`, with the reason told, where none can be mounted.
+    /// A file system of this many bytes. If it cannot be mounted, prints the reason and returns `None`.
     fn mount(bytes: u64) -> Option<SmallDisk> {
         let data_dir = tempfile::tempdir().expect("a temporary folder");
         let mounted = SmallDisk::run(

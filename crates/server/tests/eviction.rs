@@ -1,4 +1,5 @@
-//! Limits of memory: which keys go, who is told, what is refused, and which connections are closed.
+//! Memory limits: which keys are evicted, which clients are notified, which commands are refused, and which connections
+//! are closed.
 
 mod common;
 
@@ -185,7 +186,7 @@ fn a_lowered_limit_evicts_at_once_and_notifies_clients() {
         listener.ask(&["SUBSCRIBE", "__keyevent@0__:evicted"], "*3\r\n$9\r\nsubscribe\r\n$22\r\n");
         listener.skip_to(":1");
         set_config(&mut client, &[("maxmemory", "1")]);
-        // Nobody asks for anything meanwhile.
+        // No client sends requests meanwhile.
         for _ in 0..200 {
             listener.expect("*3\r\n$7\r\nmessage\r\n$22\r\n__keyevent@0__:evicted\r\n$");
             listener.line();

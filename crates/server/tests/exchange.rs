@@ -1,11 +1,10 @@
-//! Dumps exchanged with the servers that others wrote: what they saved is read here, and what was saved here is read
-//! there, with nothing lost on the way. And changes: a server that follows one of theirs, and that one of theirs
-//! follows, hands on whatever happens.
+//! Dumps exchanged with Valkey and Redis in both directions, without loss; and a chain of servers in which Kvick
+//! replicates from one of them and to another.
 //!
-//! Variables name the servers' programs: `KVICK_TEST_VALKEY` (Valkey 9), `KVICK_TEST_VALKEY_8` (Valkey 8.1),
+//! Variables name the programs of the servers: `KVICK_TEST_VALKEY` (Valkey 9), `KVICK_TEST_VALKEY_8` (Valkey 8.1),
 //! `KVICK_TEST_REDIS` (Redis 8) and `KVICK_TEST_REDIS_7` (Redis 7.0). If one is not set, its tests print so and pass.
-//! `.ci/peers` downloads them all. `KVICK_STRESS_SECONDS` sets for how long changes are handed on; the other variables
-//! of `random.rs` apply here too.
+//! `.ci/peers` downloads them all. `KVICK_STRESS_SECONDS` sets the duration of the chain test; the other variables of
+//! `random.rs` apply here too.
 
 mod common;
 

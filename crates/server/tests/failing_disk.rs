@@ -1,5 +1,5 @@
-//! A disk whose syncs and renames fail: what a client is told is kept was kept; what cannot be kept is refused until it
-//! can; the files that were there stay. The failures are made by [`common::disk`], which needs a kernel with seccomp.
+//! Failing syncs and renames: acknowledged writes are durable, writes are refused until the disk recovers, and existing
+//! files are kept. [`common::disk`] injects the failures, which needs a kernel with seccomp.
 
 mod common;
 
@@ -16,7 +16,7 @@ use std::time::Duration;
 /// Clients that write at a time.
 const WRITERS: usize = 4;
 
-/// A server in a folder that outlives it.
+/// A server in a directory that outlives it.
 fn start(data_dir: &Path, args: &[&str]) -> Option<(Server, Disk)> {
     let dir = data_dir.to_str().expect("a plain path");
     Disk::start(&[&["--dir", dir, "--enable-debug-command", "yes"], args].concat())
@@ -40,7 +40,7 @@ fn write(server: &Server, number: usize, fails: &AtomicBool) {
     }
 }
 
-/// Reads until the server is gone. What no sync has kept is shown to nobody.
+/// Reads until the server has exited. No client may see a write that was not synced.
 fn read(server: &Server, number: usize) {
     let (mut client, deadline) = (server.client(), Deadline::of("the server is gone"));
     while let Ok(value) = cmd("GET").arg(format!("key-{number}")).query::<Option<String>>(&mut client) {
@@ -53,7 +53,7 @@ fn read(server: &Server, number: usize) {
 fn a_failed_fsync_with_always_ends_the_server_without_false_replies() {
     for workers in ["1", "4"] {
         let data_dir = tempfile::tempdir().expect("a folder");
-        // With a journal replies may go on for a moment, and be kept by that.
+        // With a journal, replies may continue for a moment, because it makes them durable.
         let args = ["--io-threads", workers, "--appendonly", "yes", "--appendfsync", "always", "--aof-journal", "no"];
         let Some((mut server, disk)) = start(data_dir.path(), &args) else { return };
         let fails = AtomicBool::new(false);
@@ -242,7 +242,7 @@ fn no_file_is_deleted_while_an_unsynced_manifest_may_list_it() {
     ok(&mut client, "BGREWRITEAOF");
     wait_until("there is a new increment", || read().contains("appendonly.aof.2.incr.aof"));
     let before = read();
-    // The new base is complete and has its name, and so has the manifest; whether the disk knows, nobody can tell.
+    // The new base and the manifest are complete and renamed, but the renames may not be on disk.
     disk.fail(Failing::NextSync(|path| {
         path.ends_with("/appendonlydir")
             && std::fs::read_to_string(format!("{path}/appendonly.aof.manifest"))

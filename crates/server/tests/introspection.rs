@@ -1,4 +1,4 @@
-//! What the server tells of its connections, commands and workers while they are at it.
+//! INFO and CLIENT LIST while connections, commands and workers are active.
 
 mod common;
 
@@ -138,7 +138,7 @@ fn oversized_replies_are_not_built() {
                 greedy.expect_end();
             }
             assert_eq!(info(&mut control, "stats")["client_output_buffer_limit_disconnections"], "3");
-            // What a script gets is sent to nobody.
+            // Replies to commands of a script are not sent to a client.
             let count = "return #redis.call('SRANDMEMBER', KEYS[1], -300000)";
             assert_eq!(cmd("EVAL").arg(&[count, "1", "set"]).query(&mut control), Ok(300_000));
         },

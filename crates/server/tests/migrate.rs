@@ -1,4 +1,4 @@
-//! MIGRATE between two servers, and to a Valkey when `KVICK_TEST_VALKEY` names the program.
+//! MIGRATE between two servers, and to Valkey if `KVICK_TEST_VALKEY` names its program.
 
 mod common;
 
@@ -56,7 +56,7 @@ fn fill(client: &mut Connection) -> Vec<String> {
     ["string", "volatile", "list", "set", "zset", "hash", "stream", "integers", "small"].map(String::from).into()
 }
 
-/// What can be told of a key without the order of a table.
+/// A description of a key that does not depend on the order of a table.
 fn content(client: &mut Connection, key: &str) -> String {
     let kind: String = ask(client, &["TYPE", key]).expect("a type");
     let words: &[&str] = match &*kind {
@@ -276,7 +276,7 @@ fn a_silent_target_blocks_only_the_migrating_client() {
             assert_eq!(get(&mut source_client, "a").as_deref(), Some("1"));
             assert!(began.elapsed() < Duration::from_secs(5));
         });
-        // The key has arrived, whoever asked for it.
+        // The key has arrived, whichever client requested it.
         wait_until("the key is gone", || get(&mut source_client, "a").is_none());
         // The silence of a target ends the wait.
         ask::<()>(&mut source_client, &["SET", "b", "1"]).expect("a write");

@@ -1,17 +1,17 @@
-//! Networks that come apart: a primary, two replicas and three Sentinels (the one that others wrote) in network
-//! namespaces of their own, with a client beside each, that write and ask with WAIT 1 that a replica has it. The
-//! primary is cut off, is heard no more but hears, has a slow link, or stands still; the others go on, and when all is
-//! well again, every node holds the same and no write is lost that counts.
+//! Network partitions: a primary, two replicas and three Sentinels (Valkey's) in separate network namespaces. A client
+//! in each namespace writes, and confirms each write with WAIT 1. The primary is cut off, can only receive, has a slow
+//! link, or stops. The other nodes continue; when the fault has ended, all nodes must hold the same data, and no write
+//! that counts may be lost.
 //!
-//! **Which writes count.** Sentinel promotes the replica that was further when it last asked both, which may be seconds
-//! ago. So what one replica alone had confirmed in the moment before a fault may be lost, whatever servers do. A write
-//! counts if WAIT was answered with 1 or more
+//! **Which writes count.** Sentinel promotes the replica with the higher offset in its latest poll, which may be
+//! seconds old. So a write that only one replica confirmed just before a fault may be lost, whatever servers do. A
+//! write counts if WAIT returned 1 or more
 //!
-//! - before the fault, by so much that the other replica had it too ([`MARGIN`]), or
-//! - by the server that is the primary when all is well again: it and a replica have it, and it was not replaced since.
+//! - long enough before the fault that the other replica had it too ([`MARGIN`]), or
+//! - on the server that is the primary after the fault: it and a replica have the write, and it was not replaced since.
 //!
-//! `KVICK_PARTITIONS` is the number of rounds, 4 unless that is set. Namespaces need root, and Sentinel's program is
-//! found by [`common::peer::sentinel`]; without them the test says that it is not run, and why.
+//! `KVICK_PARTITIONS` sets the number of rounds (default: 4). Namespaces need root, and [`common::peer::sentinel`]
+//! finds the program of Sentinel. Without either the test prints the reason and passes.
 
 mod common;
 
@@ -129,7 +129,7 @@ impl Network {
         run_or_panic(&format!("ip -n {} link set port{node} {state}", self.name(NODES)));
     }
 
-    /// Has a node speak to nobody, while it hears: it takes the others to have an address that is nobody's.
+    /// Makes a node unable to send while it still receives: it maps the other nodes to an unused hardware address.
     fn silence(&self, node: usize) {
         for other in (0..NODES).filter(|other| *other != node) {
             let (name, address) = (self.name(node), address(other));
@@ -256,7 +256,7 @@ impl Site {
         self.ask(node, &["INFO", "REPLICATION"]).map(|reply| reply.text()).unwrap_or_default()
     }
 
-    /// The node that is the primary, when all agree about that, and follow it with nothing left to be told.
+    /// The primary, once all nodes agree on it and have replicated everything.
     fn primary(&self) -> Option<usize> {
         let infos: Vec<String> = (0..NODES).map(|node| self.replication(node)).collect();
         let field = |node: usize, name: &str| {
@@ -337,7 +337,7 @@ fn write(number: &AtomicU64, stop: &AtomicBool, confirmed: &Mutex<Vec<Confirmed>
     }
 }
 
-/// Who the primary is, by what the Sentinel of this thread's node says.
+/// The primary according to the Sentinel of this thread's node.
 fn primary_by_sentinel() -> Option<SocketAddr> {
     let mut wire = Wire::connect(SENTINEL_PORT, WAIT_LIMIT).ok()?;
     let reply = wire.ask(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main"]).ok()?;
@@ -384,7 +384,7 @@ fn missing(server: SocketAddr, writes: &[Confirmed]) -> Vec<&Confirmed> {
     writes.iter().filter(|write| !is_there(write)).collect()
 }
 
-/// One fault: begun while clients write, ended, and what is there afterwards. `number` is that of the next write.
+/// One round: starts a fault while clients write, ends it, and checks the data. `number` is that of the next write.
 fn round(site: &Site, fault: Fault, number: &AtomicU64) {
     let old = site.wait_until_well();
     println!("  the primary is node {old}");

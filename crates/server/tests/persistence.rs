@@ -1,5 +1,5 @@
-//! Dumps, end to end: what was saved is loaded again, by this server and by Valkey; a save is of one moment and never
-//! harms the dump that was there; a damaged dump is refused.
+//! Dumps, end to end: Kvick and Valkey load what was saved; a save is a point-in-time snapshot and never harms the
+//! existing dump; a damaged dump is refused.
 
 mod common;
 
@@ -15,7 +15,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tempfile::TempDir;
 
-/// A folder that outlives servers.
+/// A directory that outlives servers.
 struct DataDir(TempDir);
 
 impl DataDir {
@@ -44,7 +44,7 @@ impl DataDir {
         names
     }
 
-    /// Runs the server until it ends; its exit code and what it told.
+    /// Runs the server until it exits; returns its exit code and output.
     fn run(&self, args: &[&str]) -> (Option<i32>, String) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kvick-server"));
         command.args(self.args(&["--port", "0", "--unixsocket", "socket", "--save", ""])).args(args);
@@ -194,7 +194,7 @@ fn a_background_save_is_a_point_in_time_snapshot() {
                 while !ended.load(Ordering::Relaxed) {
                     let n = round * 7919 % PAIRS;
                     match round % 5 {
-                        // Made again at once: the pair is there or not as a whole.
+                        // Recreated at once: both keys of the pair exist, or neither.
                         0 => ok(&mut client, &format!("DEL left:{n} right:{n}")),
                         _ => ok(&mut client, &format!("MSET left:{n} {round} right:{n} {round}")),
                     }

@@ -1,5 +1,5 @@
-//! Large collections that clients write to while a snapshot is taken of them, end to end: in a dump, in the base of an
-//! append-only file and in what a replica begins with, they are as they were at one moment.
+//! Large collections that change while they are captured, end to end: a dump, the base of an append-only file and a
+//! full sync contain them as of one moment.
 
 mod common;
 
@@ -48,7 +48,7 @@ fn draw(state: &mut u64, end: usize) -> usize {
     (*state >> 33) as usize % end
 }
 
-/// Writes to the collections until told to stop; how often is counted.
+/// Writes to the collections until stopped, and counts the writes.
 fn write(server: &Server, seed: u64, stop: &AtomicBool, written: &AtomicU64) {
     let (mut client, mut state) = (server.client(), seed);
     while !stop.load(Ordering::Relaxed) {

@@ -1,5 +1,5 @@
-//! The program as a process: how it starts, what it tells and leaves, and how it ends. Each test runs the real binary
-//! in a folder of its own and, where no TCP port is needed, behind a Unix socket there.
+//! The server as a process: startup, output, files and exit. Each test runs the binary in its own directory and, unless
+//! it needs a TCP port, on a Unix socket there.
 
 use kvick_testing::output;
 use std::fs;
@@ -71,7 +71,7 @@ struct Server {
 }
 
 impl Server {
-    /// Starts a server behind the Unix socket `socket` in its folder.
+    /// Starts a server on the Unix socket `socket` in its directory.
     fn start(args: &[&str]) -> Self {
         Self::start_in(data_dir(), args, |_| {})
     }
@@ -315,7 +315,7 @@ fn shutdown_closes_every_connection_and_exits() {
 #[test]
 fn shutdown_refuses_invalid_options() {
     let mut server = Server::start(&["--shutdown-on-sigint", "save"]);
-    // Nothing can take the place of a folder.
+    // A file cannot replace a directory.
     fs::create_dir(server.path("dump.rdb")).unwrap();
     for (line, answer) in [
         ("SHUTDOWN LATER", "-ERR syntax error"),
@@ -469,7 +469,7 @@ fn systemd_is_notified_of_start_and_stop() {
         let n = socket.recv(&mut buffer).unwrap();
         text(&buffer[..n])
     };
-    // Who is supervised stays in the foreground.
+    // A supervised server stays in the foreground.
     let mut server = Server::start_in(data_dir, &["--supervised", "auto", "--daemonize", "yes"], |command| {
         command.env("NOTIFY_SOCKET", &path).env_remove("UPSTART_JOB");
     });

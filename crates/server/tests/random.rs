@@ -1,14 +1,14 @@
-//! Commands at random, from many connections at once: whatever is sent, in whatever order, the server goes on, answers
-//! with well-formed replies, takes no more memory than there is data, and holds the same data as its replica, its dump
-//! and its append-only file.
+//! Random commands from many connections: whatever is sent, the server keeps running, answers with well-formed replies,
+//! takes no more memory than its data needs, and holds the same data as its replica, its dump and its append-only file.
 //!
-//! What is sent is made up from the server's own table (see `common/vocabulary.rs`), and sent in pipelines by
-//! connections of three kinds: plain ones, of which every reply is counted; wild ones, which also subscribe, watch
-//! others, turn replies off and are killed; and some of the replica. `KVICK_STRESS_SECONDS` is for how long,
-//! `KVICK_RANDOM_SEED` repeats what a seed made (with as much chance as threads leave), `KVICK_RANDOM_WORKERS` and
-//! `KVICK_RANDOM_CONNECTIONS` say how many of each there are, and requests with a word of `KVICK_RANDOM_WITHOUT` are
-//! left out, to find out which it was. `KVICK_RANDOM_KEEP=1` leaves the files of the primary and of the replica where
-//! they are.
+//! Commands are generated from the server's own command table (see `common/vocabulary.rs`). Three kinds of connections
+//! send them in pipelines: plain ones, whose replies are counted; destructive ones, which also subscribe, watch, switch
+//! replies off and are killed; and connections to the replica.
+//!
+//! Variables: `KVICK_STRESS_SECONDS` sets the duration; `KVICK_RANDOM_SEED` repeats a seed (as far as the scheduling of
+//! threads permits); `KVICK_RANDOM_WORKERS` and `KVICK_RANDOM_CONNECTIONS` set the numbers of workers and connections;
+//! `KVICK_RANDOM_WITHOUT` excludes requests that contain one of its words, to isolate a failure; `KVICK_RANDOM_KEEP=1`
+//! keeps the files of the primary and the replica.
 
 mod common;
 
@@ -131,7 +131,7 @@ fn words(line: &str) -> Request {
     line.split(' ').filter(|word| !word.is_empty()).map(|word| word.as_bytes().to_vec()).collect()
 }
 
-/// Who sends: what it may say, and what all have found out.
+/// A sending connection: the commands that it may send, and the state shared by all.
 struct Sender<'a> {
     vocabulary: &'a Vocabulary,
     destructive: bool,
@@ -386,7 +386,7 @@ fn start(data_dir: &TempDir, args: &[&str]) -> Server {
     Server::start(&[&common[..], args].concat())
 }
 
-/// Has everything end that goes on by itself, so that the data stay as they are.
+/// Ends all activity that changes data by itself.
 fn settle(server: &Server) {
     for line in [
         "CLIENT UNPAUSE",

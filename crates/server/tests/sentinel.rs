@@ -1,7 +1,6 @@
-//! The Sentinel that others wrote watches over servers of this kind, and has a replica take over when the primary is
-//! gone.
+//! Valkey's Sentinel monitors Kvick servers, and promotes a replica when the primary fails.
 //!
-//! Its program is found by [`common::peer::sentinel`]; without one the test says that it is not tried.
+//! [`common::peer::sentinel`] finds its program; without it the test prints so and passes.
 
 mod common;
 

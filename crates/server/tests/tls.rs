@@ -1,4 +1,4 @@
-//! TLS end to end, with certificates that are made for the test and the library's own client.
+//! TLS end to end, with generated certificates and the client of the TLS library.
 
 mod common;
 
@@ -47,7 +47,7 @@ impl Authority {
         self.data_dir.path().join("ca.crt")
     }
 
-    /// Certifies somebody, who is a server on this machine too.
+    /// Creates a certificate, which is also valid for a server on this machine.
     fn certify(&self, name: &str) -> Identity {
         let mut params = CertificateParams::new(vec!["localhost".into(), "127.0.0.1".into()]).expect("parameters");
         params.distinguished_name.push(DnType::CommonName, name);
@@ -67,7 +67,7 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("a name of ASCII")
 }
 
-/// A server with a port for TLS beside the other.
+/// A server with a TLS port and a plain port.
 struct TlsServer {
     server: Server,
     port: u16,
@@ -240,7 +240,7 @@ fn a_slow_reader_gets_everything_once_and_in_order() {
             client.send(request(&[b"GET", b"key"]));
             client.send(request(&[b"ECHO", number.to_string().as_bytes()]));
         }
-        // The server goes on with others, and shows what waits.
+        // The server continues to serve others, and shows the waiting bytes.
         let mut other = server.server.client();
         let omem = |list: &str| {
             let fields = list.lines().flat_map(|line| line.split(' ')).filter_map(|field| field.strip_prefix("omem="));
@@ -376,7 +376,7 @@ fn plain_text_on_the_tls_port_gets_an_error() {
 #[test]
 fn aborted_handshakes_are_logged_once_and_take_little_memory() {
     let server = TlsServer::start(&["--io-threads", "2"]);
-    // One that is whole first, so that what a thread has once is there.
+    // A complete one first, so that the buffers of the thread exist.
     server.connect().ask(&[b"PING"], "+PONG\r\n");
     let hello = {
         let mut bytes = Vec::new();
@@ -580,7 +580,7 @@ fn certificates_log_clients_in() {
         run(&["CONFIG", "SET", "tls-auth-clients-user", field]);
         assert_eq!(user(), expected);
     }
-    // Who would have to log in need not.
+    // A client with a certificate need not authenticate.
     run(&["CONFIG", "SET", "requirepass", "secret"]);
     assert_eq!(user(), "urn:user:client");
     server

@@ -1,4 +1,4 @@
-//! Ends tests in time, whether they succeed or fail. Nothing here needs a server, so unit tests can use it as well.
+//! Timeouts for tests, so that a failing test ends. Nothing here needs a server, so unit tests can use it as well.
 
 use std::io::{Error, ErrorKind, Result};
 use std::net::{TcpListener, TcpStream};
@@ -27,7 +27,7 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// The server has [`WAIT_LIMIT`] for it from now on.
+    /// Starts a deadline of [`WAIT_LIMIT`].
     pub fn of(what: &'static str) -> Deadline {
         Deadline { what, began: Instant::now() }
     }

@@ -1,4 +1,4 @@
-//! What is in a server, to be compared with what is in another, whoever wrote it.
+//! The contents of a server, for comparison with those of another Kvick, Valkey or Redis server.
 
 use super::wait_until;
 use super::wire::{Reply, Wire};
@@ -12,7 +12,7 @@ const SHOWN_MAX: usize = 500;
 /// The databases of a server.
 const DATABASES: usize = 16;
 
-/// A folder for a server, which stays when the variable `KVICK_RANDOM_KEEP` is set.
+/// A directory for a server, which is kept if the variable `KVICK_RANDOM_KEEP` is set.
 pub fn data_dir() -> TempDir {
     let mut data_dir = TempDir::new().expect("a folder");
     if std::env::var_os("KVICK_RANDOM_KEEP").is_some() {

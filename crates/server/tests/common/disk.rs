@@ -1,7 +1,7 @@
-//! A disk that fails when a test says so: the server's `fsync`, `fdatasync` and `rename` are stopped by a seccomp
-//! filter and put to a thread of the test, which has the kernel carry them out or has them fail with EIO.
+//! Fault injection for disks: a seccomp filter intercepts `fsync`, `fdatasync` and `rename` of the server, and passes
+//! them to a thread of the test, which lets the kernel execute them or makes them fail with EIO.
 //!
-//! The filter is there before the program begins, so it holds for all of its threads. The thread that answers ends with
+//! The filter is installed before the program starts, so it applies to all of its threads. The handler thread ends with
 //! the server.
 
 use super::Server;
@@ -21,7 +21,7 @@ const LISTENER: i32 = 200;
 pub enum Failing {
     /// Nothing.
     Nothing,
-    /// Syncing files or folders of whose path this is true.
+    /// Syncs of files or directories whose path satisfies the predicate.
     Syncs(fn(&str) -> bool),
     /// The next such sync: the one after that goes well, as it does on a real disk that could not write, and has
     /// forgotten.
@@ -37,7 +37,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Starts a server with such a disk; `None`, with the reason told, where the kernel has no such filters.
+    /// Starts a server with such a disk. If the kernel lacks such filters, prints the reason and returns `None`.
     pub fn start(args: &[&str]) -> Option<(Server, Disk)> {
         if !is_possible() {
             println!("Not run: the kernel lets no filter put system calls to a process");
@@ -123,7 +123,7 @@ fn is_possible() -> bool {
 
 /// The filter's descriptor, out of a child.
 fn take_over(pid: u32) -> io::Result<OwnedFd> {
-    // SAFETY: system calls that touch no memory; what they return is owned by nobody else.
+    // SAFETY: system calls that access no memory; the returned descriptor has no other owner.
     unsafe {
         let process = OwnedFd::from_raw_fd(check(libc::syscall(libc::SYS_pidfd_open, pid, 0))? as i32);
         let listener = check(libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), LISTENER, 0))?;

@@ -1,9 +1,9 @@
-//! Consumer groups at work, through a client library that others wrote.
+//! A load of consumer groups, through a common client library.
 //!
-//! One producer adds numbered entries to a stream. Some consumers wait for them (XREADGROUP with BLOCK), each on a
-//! connection and a thread of its own; others poll (XREADGROUP without it) as tasks that share one connection, on which
-//! so several requests are always under way. [`Work::run`] counts every delivery and every acknowledgement, and
-//! [`Done::check`] tells whether each group got each entry once.
+//! One producer adds numbered entries to a stream. Some consumers block for them (XREADGROUP with BLOCK), each on its
+//! own connection and thread; others poll (XREADGROUP without BLOCK) as tasks that share one connection, so several of
+//! its requests are always in flight. [`Work::run`] counts every delivery and acknowledgement, and [`Done::check`]
+//! checks that each group got each entry once.
 
 use super::Server;
 use futures_util::future::join_all;
@@ -38,7 +38,7 @@ pub struct Work {
     pub polling: usize,
     /// How long one of these pauses after it got nothing.
     pub pause: Duration,
-    /// Whether those who poll are a group of their own.
+    /// Whether polling consumers have a separate group.
     pub apart: bool,
 }
 
@@ -48,9 +48,9 @@ pub struct Done {
     groups: Vec<Group>,
     /// From the first entry added to the last one acknowledged.
     pub took: Duration,
-    /// XREADGROUP requests of those who waited.
+    /// XREADGROUP requests of blocking consumers.
     pub waits: usize,
-    /// XREADGROUP requests of those who polled.
+    /// XREADGROUP requests of polling consumers.
     pub polls: usize,
 }
 

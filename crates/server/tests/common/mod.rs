@@ -1,8 +1,8 @@
-//! Starts the real server for end-to-end tests, and speaks to it.
+//! Starts the real server for end-to-end tests, and connects to it.
 //!
-//! [`Server::start`] runs the binary on a free port in a folder of its own, waits until it accepts connections, and
-//! ends it when dropped; if a test fails, the server's log is printed. [`Server::client`] is a connection of the
-//! `redis` crate, [`Server::raw`] one for exact bytes. [`for_workers`] runs a test with one worker and with several.
+//! [`Server::start`] runs the binary on a free port in its own directory, waits until it accepts connections, and ends
+//! it when dropped; if a test fails, the server's log is printed. [`Server::client`] is a connection of the `redis`
+//! crate, [`Server::raw`] one for exact bytes. [`for_workers`] runs a test with one worker and with several.
 
 #![allow(dead_code)] // Each test binary uses its own part of this module.
 
@@ -46,7 +46,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server with these arguments besides its port and folder.
+    /// Starts a server with its port and directory and these arguments.
     pub fn start(args: &[&str]) -> Server {
         Server::start_from(None, args)
     }
@@ -164,7 +164,7 @@ impl Server {
         Duration::from_millis((ticks(11) + ticks(12)) * 1000 / per_second)
     }
 
-    /// The folder it works in.
+    /// Its working directory.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
@@ -214,7 +214,7 @@ impl Drop for Server {
     }
 }
 
-/// A port that nobody listened on a moment ago.
+/// A port that was free a moment ago.
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
     listener.local_addr().expect("its address").port()

@@ -10,7 +10,7 @@ use super::{
 use redis::{Connection, Value};
 use tempfile::TempDir;
 
-/// The program of the server that others wrote, if it is there.
+/// The program of the other server, if available.
 fn valkey() -> Option<String> {
     let found = std::env::var("KVICK_TEST_VALKEY").ok();
     if found.is_none() {
@@ -105,8 +105,7 @@ fn seen(client: &mut Connection) -> Vec<String> {
     all
 }
 
-/// Under load, breaks the link once it stands, and checks that the replica goes on from where it was and has all at the
-/// end.
+/// Breaks the link under load, and checks that the replica continues with a partial sync and has all data at the end.
 fn assert_continues_and_matches(primary: &mut Connection, replica: &mut Connection, load: Load, variable: &str) {
     wait_for_link(replica);
     let before = counted(primary, "master_repl_offset");
