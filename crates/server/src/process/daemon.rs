@@ -64,6 +64,6 @@ impl PidFile {
 }
 
 /// Whether the settings request a background process.
-pub fn is_wanted(values: &Values) -> bool {
+pub fn is_enabled(values: &Values) -> bool {
     values.read(DAEMONIZE)
 }
