@@ -1,16 +1,17 @@
-//! Consumer groups at length: is every entry delivered once, and what do others on the server feel of it?
+//! A million entries through consumer groups: checks that every entry is delivered once, and measures the latency of
+//! other clients of the server.
 //!
 //!     cargo bench -p kvick-server --bench streams                  # a million entries, some minutes
 //!     cargo bench -p kvick-server --bench streams -- 50000         # fewer
 //!
-//! A server with four workers; 32 consumers that wait for entries (XREADGROUP with BLOCK), each on a connection of its
-//! own, and 32 that poll on one connection that they share. First as many entries as the server takes are put through
-//! two groups, one of those who wait and one of those who poll, and then through a single one: the program fails unless
-//! each group gets each entry exactly once and nothing stays pending. Then SET and GET are timed on a connection beside
-//! it, at an even rate of entries: with the producer alone, and with consumers.
+//! The server has four workers. 32 consumers block for entries (XREADGROUP with BLOCK), each on its own connection, and
+//! 32 others poll on one shared connection. First the entries are sent as fast as the server accepts them, through two
+//! groups, one of blocking and one of polling consumers, and then through a single group. The program fails unless each
+//! group gets each entry exactly once and nothing stays pending. Then SET and GET are timed on another connection at a
+//! fixed rate of entries: with the producer alone, and with consumers.
 //!
-//! Server and load share the machine. The server and what times it get real-time priority if that is permitted (to
-//! root, for one): otherwise the latencies are mostly those of the scheduler.
+//! Server and load share the machine. The server and the timing thread get real-time priority if that is permitted
+//! (for example to root); otherwise the latencies are mostly those of the scheduler.
 
 #[path = "../crates/server/tests/common/mod.rs"]
 mod common;

@@ -1,5 +1,5 @@
-//! Tells the program from which commit it is built: `KVICK_GIT_SHA` (eight digits, zeroes outside a repository),
-//! `KVICK_GIT_DIRTY` (0 or 1), and `KVICK_BUILD_ID`, which differs between builds that differ.
+//! Passes the commit of the build to the program: `KVICK_GIT_SHA` (eight digits, zeros outside a repository),
+//! `KVICK_GIT_DIRTY` (0 or 1), and `KVICK_BUILD_ID`, which identifies the build.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::process::Command;
@@ -22,7 +22,7 @@ fn main() {
     println!("cargo::rustc-env=KVICK_BUILD_ID={:x}", hasher.finish());
 }
 
-/// What git answers, if it is there and this is a repository.
+/// The output of git, if it is installed and this is a repository.
 fn git(args: &[&str]) -> Option<String> {
     let output = Command::new("git").args(args).output().ok().filter(|output| output.status.success())?;
     Some(String::from_utf8(output.stdout).ok()?.trim().to_owned())

@@ -54,7 +54,7 @@ mod tests {
     use std::time::Duration;
 
     /// How long a wake-up may take before a test fails.
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const WAIT_LIMIT: Duration = Duration::from_secs(20);
 
     #[test]
     fn every_message_causes_a_wakeup() {
@@ -71,7 +71,7 @@ mod tests {
             .collect();
         let (mut got, mut events) = (0, Events::with_capacity(4));
         while got < SENDERS * MESSAGES_EACH {
-            poll.poll(&mut events, Some(PATIENCE)).expect("poll");
+            poll.poll(&mut events, Some(WAIT_LIMIT)).expect("poll");
             assert!(!events.is_empty(), "no wake-up after {got} messages");
             got += mailbox.drain().count() as u32;
         }
@@ -85,7 +85,7 @@ mod tests {
         let mut events = Events::with_capacity(4);
         for _ in 0..3 {
             (0..1000).for_each(|_| mailbox.wake());
-            poll.poll(&mut events, Some(PATIENCE)).expect("poll");
+            poll.poll(&mut events, Some(WAIT_LIMIT)).expect("poll");
             assert_eq!((events.iter().count(), mailbox.drain().count(), mailbox.messages.len()), (1, 0, 0));
         }
     }

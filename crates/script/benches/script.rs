@@ -1,4 +1,4 @@
-//! The cost of running a script, of which little should be anything but what the script does.
+//! The cost of running a script; the overhead around the script itself should be small.
 
 use std::hint::black_box;
 

@@ -1,5 +1,5 @@
-//! What strangers, broken clients and careless ones do to a server: others must hardly notice, and memory must stay
-//! bounded.
+//! Misbehaving clients: garbage, slow readers, deep pipelines, many connections. Other clients must hardly notice, and
+//! memory must stay bounded.
 
 mod common;
 
@@ -16,13 +16,13 @@ const KB: usize = 1024;
 const MB: usize = 1024 * KB;
 /// What the workers' caches of free memory and their statistics may take once they are used, in bytes.
 const CACHES: usize = 512 * KB;
-const PATIENCE: Duration = Duration::from_secs(20);
+const WAIT_LIMIT: Duration = Duration::from_secs(20);
 
 /// A connection for exact bytes, without a library's buffers.
 fn connect(server: &Server) -> TcpStream {
     let stream = TcpStream::connect(("127.0.0.1", server.port())).expect("a connection");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-    stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+    stream.set_read_timeout(Some(WAIT_LIMIT)).expect("a timeout");
+    stream.set_write_timeout(Some(WAIT_LIMIT)).expect("a timeout");
     stream.set_nodelay(true).expect("an option");
     stream
 }
@@ -31,9 +31,9 @@ fn connect(server: &Server) -> TcpStream {
 #[track_caller]
 fn exchange(stream: &mut TcpStream, request: &[u8], reply: &[u8]) {
     stream.write_all(request).expect("a connection that takes bytes");
-    let mut got = vec![0; reply.len()];
-    stream.read_exact(&mut got).expect("a reply");
-    assert!(got == reply, "expected {:?}, got {:?}", reply.escape_ascii(), got.escape_ascii());
+    let mut received = vec![0; reply.len()];
+    stream.read_exact(&mut received).expect("a reply");
+    assert!(received == reply, "expected {:?}, got {:?}", reply.escape_ascii(), received.escape_ascii());
 }
 
 #[track_caller]
@@ -109,11 +109,11 @@ impl Random {
     }
 }
 
-/// Pings until told to stop; how long each took, sorted.
-fn ping_while(server: &Server, go_on: &AtomicBool) -> Vec<Duration> {
+/// Sends PINGs until stopped; returns their sorted latencies.
+fn ping_while(server: &Server, running: &AtomicBool) -> Vec<Duration> {
     let mut stream = connect(server);
     let mut times = Vec::new();
-    while go_on.load(Ordering::Relaxed) {
+    while running.load(Ordering::Relaxed) {
         let began = Instant::now();
         ping(&mut stream);
         times.push(began.elapsed());
@@ -123,12 +123,12 @@ fn ping_while(server: &Server, go_on: &AtomicBool) -> Vec<Duration> {
 }
 
 /// Does something while another connection pings; how long its pings took, sorted.
-fn pinged<T: Send>(server: &Server, act: impl FnOnce() -> T + Send) -> (T, Vec<Duration>) {
-    let go_on = AtomicBool::new(true);
+fn with_pings<T: Send>(server: &Server, act: impl FnOnce() -> T + Send) -> (T, Vec<Duration>) {
+    let running = AtomicBool::new(true);
     std::thread::scope(|scope| {
-        let pinger = scope.spawn(|| ping_while(server, &go_on));
+        let pinger = scope.spawn(|| ping_while(server, &running));
         let result = scope.spawn(act).join();
-        go_on.store(false, Ordering::Relaxed);
+        running.store(false, Ordering::Relaxed);
         let times = pinger.join().expect("all pings answered");
         (result.expect("no failure"), times)
     })
@@ -136,7 +136,7 @@ fn pinged<T: Send>(server: &Server, act: impl FnOnce() -> T + Send) -> (T, Vec<D
 
 /// The longest that a ping may take while something runs that takes so long, on a machine with other work: what others
 /// feel must be little, or at least a small part of the whole.
-fn generous(whole: Duration) -> Duration {
+fn latency_max(whole: Duration) -> Duration {
     (whole / 5).max(Duration::from_millis(50))
 }
 
@@ -161,9 +161,9 @@ fn ten_thousand_connections_open_and_close() {
         let mut client = server.client();
         wait_until("all are gone", || info(&mut client, "connected_clients") == 1);
         assert!(info(&mut client, "total_connections_received") >= 10 * WAVE);
-        let grown = resident(server).saturating_sub(before);
-        println!("resident memory grew by {} KiB", grown / KB);
-        assert!(grown < 32 * MB, "{grown} bytes are still held");
+        let growth = resident(server).saturating_sub(before);
+        println!("resident memory grew by {} KiB", growth / KB);
+        assert!(growth < 32 * MB, "{growth} bytes are still held");
     });
 }
 
@@ -216,9 +216,9 @@ fn incomplete_commands_do_not_affect_other_clients() {
             held.filter(|held| held.parse::<usize>().expect("a number") > 0).count()
         };
         wait_until("all hang", || received() >= CLIENTS);
-        let grown = info(&mut client, "used_memory").saturating_sub(before + CACHES) / CLIENTS;
-        println!("half a command takes {grown} bytes");
-        assert!(grown < KB, "{grown} bytes each");
+        let growth = info(&mut client, "used_memory").saturating_sub(before + CACHES) / CLIENTS;
+        println!("half a command takes {growth} bytes");
+        assert!(growth < KB, "{growth} bytes each");
         for (n, stream) in hanging.iter_mut().enumerate() {
             exchange(stream, &whole[n + 40..], b"+OK\r\n");
         }
@@ -237,10 +237,10 @@ fn claimed_lengths_take_no_memory() {
             b"*2147483647\r\n$4\r\nMSET\r\n",
             b"*2\r\n$1073741824\r\n",
         ];
-        let mut liars: Vec<_> = (0..CLIENTS).map(|_| connect(server)).collect();
-        for (liar, head) in liars.iter_mut().zip(heads.iter().cycle()) {
-            ping(liar);
-            liar.write_all(head).expect("sent");
+        let mut clients: Vec<_> = (0..CLIENTS).map(|_| connect(server)).collect();
+        for (connection, head) in clients.iter_mut().zip(heads.iter().cycle()) {
+            ping(connection);
+            connection.write_all(head).expect("sent");
         }
         wait_until("all is read", || {
             let list: String = cmd("CLIENT").arg("LIST").query(&mut client).expect("a list");
@@ -270,12 +270,12 @@ fn a_deep_pipeline_does_not_delay_other_clients() {
             });
         };
         let began = Instant::now();
-        let ((), times) = pinged(server, pipeline);
+        let ((), times) = with_pings(server, pipeline);
         let took = began.elapsed();
         let p99 = percentile(&times, 99);
         println!("{} pings meanwhile, p50 {:?}, p99 {p99:?}", times.len(), percentile(&times, 50));
         assert!(times.len() > 20, "only {} pings were answered before the pipeline was", times.len());
-        assert!(p99 < generous(took), "{p99:?} of {took:?}");
+        assert!(p99 < latency_max(took), "{p99:?} of {took:?}");
     });
 }
 
@@ -299,17 +299,17 @@ fn a_pipeline_of_large_replies_does_not_delay_other_clients() {
             }
         };
         let began = Instant::now();
-        let ((), times) = pinged(server, read_all);
+        let ((), times) = with_pings(server, read_all);
         let took = began.elapsed();
         let p99 = percentile(&times, 99);
         let peak = info(&mut client, "used_memory_peak") - before;
         println!("{} pings meanwhile, p99 {p99:?}; peak of memory {} MiB higher", times.len(), peak / MB);
-        assert!(times.len() > 20 && p99 < generous(took), "{} pings, {p99:?} of {took:?}", times.len());
+        assert!(times.len() > 20 && p99 < latency_max(took), "{} pings, {p99:?} of {took:?}", times.len());
     });
 }
 
 /// Asks for much more than it reads, which is nothing, until the server ends the connection.
-fn ask_and_never_read(server: &Server, gets: usize) {
+fn request_without_reading(server: &Server, gets: usize) {
     let mut stream = connect(server);
     for _ in 0..gets / 1_000 {
         if stream.write_all(&b"GET large\r\n".repeat(1_000)).is_err() {
@@ -328,13 +328,13 @@ fn a_client_that_never_reads_is_closed_at_the_hard_limit() {
         let mut client = server.client();
         let before = info(&mut client, "used_memory_peak").max(info(&mut client, "used_memory"));
         let began = Instant::now();
-        let ((), times) = pinged(server, || ask_and_never_read(server, 20_000));
+        let ((), times) = with_pings(server, || request_without_reading(server, 20_000));
         let took = began.elapsed();
         let p99 = percentile(&times, 99);
-        let grown = info(&mut client, "used_memory_peak") - before;
-        println!("peak of memory {} MiB higher, p99 of others {p99:?}", grown / MB);
-        assert!(grown < 32 * MB, "{grown} bytes");
-        assert!(p99 < generous(took), "{p99:?} of {took:?}");
+        let growth = info(&mut client, "used_memory_peak") - before;
+        println!("peak of memory {} MiB higher, p99 of others {p99:?}", growth / MB);
+        assert!(growth < 32 * MB, "{growth} bytes");
+        assert!(p99 < latency_max(took), "{p99:?} of {took:?}");
         wait_until("it is logged", || server.log().contains("closed ASAP for overcoming of output buffer limits"));
         wait_until("its memory is free", || info(&mut client, "used_memory") < before + 4 * MB);
     });
@@ -346,7 +346,7 @@ fn a_slow_reader_is_closed_at_the_soft_limit() {
         exchange(&mut connect(server), &request(&[b"SET", b"large", &vec![b'v'; MB]]), b"+OK\r\n");
         let began = Instant::now();
         // Enough for the kernel's buffers and the soft limit, and no more: the connection is idle when it is cut.
-        ask_and_never_read(server, 1_000);
+        request_without_reading(server, 1_000);
         println!("cut after {:?}", began.elapsed());
         assert!(began.elapsed() > Duration::from_secs(1), "{:?}", began.elapsed());
         wait_until("it is logged", || server.log().contains("closed ASAP for overcoming of output buffer limits"));
@@ -371,7 +371,7 @@ fn a_slow_reader_does_not_stall_its_worker() {
     times.sort();
     let p99 = percentile(&times, 99);
     println!("p99 of others {p99:?}, longest {:?}", times[times.len() - 1]);
-    assert!(p99 < generous(began.elapsed()), "{p99:?}");
+    assert!(p99 < latency_max(began.elapsed()), "{p99:?}");
     let waiting: String = cmd("CLIENT").arg("LIST").query(&mut server.client()).expect("a list");
     assert!(waiting.lines().any(|line| !line.contains(" omem=0 ")), "nothing waits for the slow reader");
 }
@@ -394,10 +394,10 @@ fn a_fast_reader_of_large_replies_does_not_stall_its_worker() {
         }
     };
     let began = Instant::now();
-    let ((), times) = pinged(&server, read);
+    let ((), times) = with_pings(&server, read);
     let took = began.elapsed();
     println!("{} pings, p99 {:?}, longest {:?}", times.len(), percentile(&times, 99), times[times.len() - 1]);
-    assert!(times.len() > 20 && percentile(&times, 99) < generous(took), "{took:?}: {times:?}");
+    assert!(times.len() > 20 && percentile(&times, 99) < latency_max(took), "{took:?}: {times:?}");
 }
 
 #[test]
@@ -454,11 +454,11 @@ fn a_tls_client_hello_on_the_plain_port_is_harmless() {
 fn http_requests_close_the_connection() {
     for_workers(&[], |server| {
         let line = "Possible SECURITY ATTACK detected. It looks like somebody is sending POST or Host: commands to";
-        let mut posting = connect(server);
-        posting
+        let mut http_client = connect(server);
+        http_client
             .write_all(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 20\r\n\r\nSET attacked yes\r\n")
             .expect("sent");
-        assert_eq!(rest(&mut posting), "");
+        assert_eq!(rest(&mut http_client), "");
         wait_until("it is logged", || server.log().contains(line));
         let mut getting = connect(server);
         getting.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\nSET attacked yes\r\n").expect("sent");
@@ -515,9 +515,9 @@ fn pipelines_may_be_split_anywhere() {
                     left = later;
                 }
             });
-            let mut got = vec![0; expected.len()];
-            stream.read_exact(&mut got).expect("all replies");
-            assert!(got == expected, "some replies differ");
+            let mut received = vec![0; expected.len()];
+            stream.read_exact(&mut received).expect("all replies");
+            assert!(received == expected, "some replies differ");
         });
         ping(&mut stream);
     });
@@ -552,8 +552,8 @@ fn idle_connections_cost_under_a_kibibyte() {
 
 #[test]
 fn unix_sockets_are_served() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let path = folder.path().join("socket");
+    let data_dir = tempfile::tempdir().expect("a temporary folder");
+    let path = data_dir.path().join("socket");
     let name = path.to_str().expect("a plain name");
     for_workers(&["--unixsocket", name, "--unixsocketperm", "700"], |server| {
         let open = redis::Client::open(format!("unix://{name}")).and_then(|client| client.get_connection());
@@ -564,9 +564,9 @@ fn unix_sockets_are_served() {
         assert!(list.contains(&format!("addr={name}:0")) && list.contains("flags=U"), "{list}");
         let mut raw = UnixStream::connect(&path).expect("a connection");
         raw.write_all(&b"PING\r\n".repeat(5_000)).expect("sent");
-        let mut got = vec![0; 7 * 5_000];
-        raw.read_exact(&mut got).expect("all replies");
-        assert!(got == b"+PONG\r\n".repeat(5_000));
+        let mut received = vec![0; 7 * 5_000];
+        raw.read_exact(&mut received).expect("all replies");
+        assert!(received == b"+PONG\r\n".repeat(5_000));
     });
 }
 
@@ -643,8 +643,8 @@ fn suppressed_replies_take_no_memory() {
 
 #[test]
 fn shutdown_closes_connections_and_listeners() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let path = folder.path().join("socket");
+    let data_dir = tempfile::tempdir().expect("a temporary folder");
+    let path = data_dir.path().join("socket");
     for_workers(&["--unixsocket", path.to_str().expect("a plain name")], |server| {
         let (mut idle, mut half, mut asking) = (connect(server), connect(server), connect(server));
         ping(&mut idle);
@@ -701,15 +701,15 @@ fn requests_sent_before_a_half_close_are_answered() {
 #[test]
 fn a_protocol_error_behind_a_blocked_request_is_answered_in_order() {
     for_workers(&[], |server| {
-        let (mut boss, mut writer) = (connect(server), connect(server));
-        exchange(&mut boss, b"CLIENT PAUSE 100000 WRITE\r\n", b"+OK\r\n");
+        let (mut control, mut writer) = (connect(server), connect(server));
+        exchange(&mut control, b"CLIENT PAUSE 100000 WRITE\r\n", b"+OK\r\n");
         writer.write_all(b"SET k v\r\nPING\r\n*1\r\n+PING\r\nPING\r\n").expect("sent");
         let mut client = server.client();
         wait_until("the write waits", || {
             let waiting: String = cmd("CLIENT").arg(&["LIST", "FLAGS", "b"]).query(&mut client).expect("a list");
             waiting.lines().count() == 1
         });
-        exchange(&mut boss, b"CLIENT UNPAUSE\r\n", b"+OK\r\n");
+        exchange(&mut control, b"CLIENT UNPAUSE\r\n", b"+OK\r\n");
         assert_eq!(rest(&mut writer), "+OK\r\n+PONG\r\n-ERR Protocol error: expected '$', got '+'\r\n");
     });
 }

@@ -1,4 +1,4 @@
-//! Access control: who may log in, and that a user without rights gets nothing in any way.
+//! Access control: authentication, permissions of every kind, and their changes under load.
 
 mod common;
 
@@ -25,7 +25,7 @@ fn ask(raw: &mut Raw, line: &str, expected: &str) {
     raw.ask(&line.split(' ').collect::<Vec<_>>(), expected);
 }
 
-/// A connection that is `user`, who was made with these rules.
+/// A connection that has authenticated as `user`, a new user with these rules.
 fn become_user(server: &Server, user: &str, rules: &str) -> Raw {
     let mut raw = server.raw();
     ask(&mut raw, &format!("ACL SETUSER {user} on >pw {rules}"), OK);
@@ -173,7 +173,7 @@ fn key_patterns_may_be_read_only_or_write_only() {
             ask(&mut raw, line, NO_KEY);
         }
         ask(&mut raw, "COPY r w", ":0\r\n");
-        // Whether it is there tells neither what it is nor changes it.
+        // EXISTS neither reads nor writes the value.
         ask(&mut raw, "EXISTS w r b", ":2\r\n");
         // Selectors do not add up.
         let mut raw = become_user(server, "al", "+get ~a (+set ~b)");
@@ -289,11 +289,11 @@ fn deleting_a_user_closes_its_connections() {
         clients.iter_mut().for_each(|client| client.expect_end());
         ask(&mut admin, "RPUSH list a", ":1\r\n");
         ask(&mut admin, "PUBLISH c x", ":0\r\n");
-        // Who deletes himself is answered.
+        // A user that deletes itself gets the reply.
         let mut raw = become_user(server, "bob", "+@all ~* &*");
         ask(&mut raw, "ACL DELUSER bob", ":1\r\n");
         raw.expect_end();
-        // What follows in his transaction does not run.
+        // The rest of its transaction does not run.
         let mut raw = become_user(server, "bob", "+@all ~* &*");
         ask(&mut raw, "MULTI", OK);
         ["ACL DELUSER bob", "SET k v"].iter().for_each(|line| ask(&mut raw, line, "+QUEUED\r\n"));
@@ -398,8 +398,8 @@ fn passwords_do_not_appear_in_logs() {
 
 #[test]
 fn users_are_defined_in_the_configuration_file() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("kvick.conf");
+    let data_dir = tempfile::tempdir().expect("a folder");
+    let file = data_dir.path().join("kvick.conf");
     let line = "user al on nopass ~a* resetchannels -@all +get (~x resetchannels db=1 -@all +set)";
     let bob = "user bob on #30c952fab122c3f9759f02a6d95c3758b246b4fee239957b2d4fee46e26170c4 ~b* resetchannels +@all \
                -@dangerous";
@@ -429,8 +429,8 @@ fn users_are_defined_in_the_configuration_file() {
 
 #[test]
 fn invalid_users_prevent_startup() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (file, users) = (folder.path().join("kvick.conf"), folder.path().join("users.acl"));
+    let data_dir = tempfile::tempdir().expect("a folder");
+    let (file, users) = (data_dir.path().join("kvick.conf"), data_dir.path().join("users.acl"));
     fs::write(&users, "user bob on\nuser bob off\n").expect("a file");
     let cases = [
         ("user bob on\nuser bob off", "Duplicate user found"),
@@ -442,7 +442,7 @@ fn invalid_users_prevent_startup() {
         ("aclfile /nowhere/at/all", "opening file '/nowhere/at/all': No such file or directory"),
     ];
     for (lines, error) in cases {
-        fs::write(&file, format!("port 0\nunixsocket {}\n{lines}\n", folder.path().join("s").display()))
+        fs::write(&file, format!("port 0\nunixsocket {}\n{lines}\n", data_dir.path().join("s").display()))
             .expect("a file");
         let run = output(std::process::Command::new(env!("CARGO_BIN_EXE_kvick-server")).arg(&file));
         let said = String::from_utf8_lossy(&[run.stdout, run.stderr].concat()).into_owned();
@@ -453,8 +453,8 @@ fn invalid_users_prevent_startup() {
 
 #[test]
 fn users_are_defined_in_an_acl_file() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("users.acl");
+    let data_dir = tempfile::tempdir().expect("a folder");
+    let file = data_dir.path().join("users.acl");
     let path = file.to_str().expect("a plain name").to_string();
     for workers in ["1", "4"] {
         fs::write(&file, "user bob on nopass ~* &* +@all\nuser al on nopass ~* &* +@all\n").expect("a file");

@@ -141,8 +141,8 @@ fn the_port_can_change_and_stays_if_the_new_one_is_taken() {
 fn config_rewrite_needs_a_configuration_file() {
     let server = Server::start(&[]);
     fails(&mut server.client(), "CONFIG REWRITE", "running without a config file");
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("kvick.conf");
+    let data_dir = tempfile::tempdir().expect("a folder");
+    let file = data_dir.path().join("kvick.conf");
     std::fs::write(&file, "# mine\ntimeout 7\n").expect("a file");
     // The file's name comes before all options.
     let server = Server::start_with_file(&file, &[]);
@@ -247,9 +247,9 @@ fn debug_object_matches_valkey() {
     let () = ok(&mut client, "SET t hello");
     let mut object = |line: &str| {
         let text: String = ok(&mut client, &format!("DEBUG OBJECT {line}"));
-        let told: Vec<_> =
+        let output: Vec<_> =
             text.split(' ').filter(|word| !word.starts_with("at:") && !word.starts_with("lru")).collect();
-        told.join(" ")
+        output.join(" ")
     };
     // As Valkey 9.1.2 does.
     assert_eq!(object("n"), "Value refcount:1 encoding:int serializedlength:3");
@@ -294,8 +294,8 @@ fn the_listpack_threshold_of_lists_can_be_set() {
     for (size, blocks) in [("10b", " ql_nodes:3 "), ("0", " ql_nodes:2 ")] {
         let () = ok(&mut client, &format!("DEBUG QUICKLIST-PACKED-THRESHOLD {size}"));
         let _: i64 = ok(&mut client, &format!("RPUSH {size} small x 0123456789 tiny"));
-        let told: String = ok(&mut client, &format!("DEBUG OBJECT {size}"));
-        assert!(told.contains(blocks), "{told}");
+        let output: String = ok(&mut client, &format!("DEBUG OBJECT {size}"));
+        assert!(output.contains(blocks), "{output}");
     }
     let mut raw = server.raw();
     for size in ["4gb", "many"] {

@@ -1,4 +1,4 @@
-//! Commands that wait for a key: who is served, in which order, and what ends a wait.
+//! Blocking commands: the order in which clients are served, and what ends a wait.
 
 mod common;
 
@@ -345,7 +345,7 @@ fn thousands_of_blocked_clients_do_not_slow_others() {
             })
             .collect();
         wait_for_blocked(&mut control, waiting.len());
-        // Changes of other keys, and of the same key in ways that serve nobody.
+        // Changes of other keys, and changes of the same key that serve no client.
         let before = server.cpu();
         for _ in 0..20 {
             let mut pipe = redis::pipe();

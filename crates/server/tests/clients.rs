@@ -1,5 +1,5 @@
-//! What clients rely on, through a client library that others wrote: values of every kind and size, both protocols,
-//! deep pipelines, and that nobody ever sees half a command of somebody else.
+//! The guarantees that clients rely on, tested with a common client library: values of every kind and size, both
+//! protocols, deep pipelines, and atomic commands.
 
 mod common;
 
@@ -161,8 +161,8 @@ fn a_value_of_64_mb_round_trips() {
         let mut connection = server.client();
         let value: Vec<u8> = (0..64 * MB).map(|n| (n % 251) as u8).collect();
         let () = cmd("SET").arg("large").arg(&value).query(&mut connection).expect("set");
-        let got: Vec<u8> = ask(&mut connection, &["GET", "large"]);
-        assert!(got == value, "GET gives something else");
+        let received: Vec<u8> = ask(&mut connection, &["GET", "large"]);
+        assert!(received == value, "GET gives something else");
         let appended: usize = cmd("APPEND").arg("large").arg(&value[..MB]).query(&mut connection).expect("a length");
         assert_eq!(appended, 65 * MB);
         let edges = [(0, 10), (32 * MB - 3, 32 * MB + 3), (64 * MB - 100, 64 * MB + 99), (63 * MB, 65 * MB - 1)];
@@ -185,8 +185,8 @@ fn keys_and_values_are_binary_safe() {
             let () = cmd("SET").arg(&key).arg(&value).query(connection).expect("set");
         }
         for byte in 0..=255u8 {
-            let got: Vec<u8> = cmd("GET").arg(&[b'k', byte, byte]).query(connection).expect("a value");
-            assert_eq!(got, [byte, b'\r', b'\n', byte]);
+            let received: Vec<u8> = cmd("GET").arg(&[b'k', byte, byte]).query(connection).expect("a value");
+            assert_eq!(received, [byte, b'\r', b'\n', byte]);
         }
         let () = cmd("SET").arg(&bytes).arg(&bytes).query(connection).expect("set");
         assert_eq!(cmd("GET").arg(&bytes).query(connection), Ok(bytes.clone()));
@@ -217,7 +217,7 @@ fn databases_have_separate_keys() {
     });
 }
 
-/// Every writer sets all keys to one value of its own; whoever reads all of them at once must find them the same.
+/// Every writer sets all keys to its own value; a reader of all keys must find equal values.
 #[test]
 fn mset_is_atomic() {
     // A prime, so that every step visits all of them.

@@ -1,4 +1,4 @@
-//! COMMAND, as clients that route requests and tools that help people read it.
+//! COMMAND, as clients that route requests and tools that show documentation use it.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Connections as clients see them: greeting, authentication, databases, and what CLIENT tells of and does to them.
+//! Connections: HELLO, authentication, database selection, limits before authentication, and the CLIENT commands.
 
 mod common;
 
@@ -154,10 +154,10 @@ fn unauthenticated_limits_do_not_leak_between_connections() {
             }
         };
         repeat(&long);
-        let mut stranger = server.raw();
-        stranger.send(request(&long));
-        stranger.expect("-ERR Protocol error: unauthenticated bulk length\r\n");
-        stranger.expect_end();
+        let mut unauthenticated = server.raw();
+        unauthenticated.send(request(&long));
+        unauthenticated.expect("-ERR Protocol error: unauthenticated bulk length\r\n");
+        unauthenticated.expect_end();
         // An argument that comes in two parts, the second of which looks like a request that others send.
         for before in [10, 100_000] {
             repeat("0123456789");
@@ -235,10 +235,10 @@ fn every_worker_lists_all_clients() {
         let ids: Vec<u64> = all.iter_mut().map(id).collect();
         assert!(ids.is_sorted());
         for connection in &mut all {
-            let mine = id(connection);
+            let own_id = id(connection);
             let list = clients(connection, &[]);
             assert_eq!(list.iter().map(|client| client["id"].parse().expect("a number")).collect::<Vec<u64>>(), ids);
-            let me = list.iter().find(|client| client["id"] == mine.to_string()).expect("its own line");
+            let me = list.iter().find(|client| client["id"] == own_id.to_string()).expect("its own line");
             assert_eq!(
                 (me["cmd"].as_str(), me["flags"].as_str(), me["user"].as_str()),
                 ("client|list", "N", "default")
@@ -284,9 +284,9 @@ fn client_info_reflects_activity() {
         wait_until("all is counted", || {
             let later = described();
             let number = |line: &HashMap<String, String>, field: &str| line[field].parse::<u64>().expect("a number");
-            let grown = |field: &str| number(&later, field) - number(&line, field);
-            assert_eq!((grown("tot-cmds"), grown("tot-net-in")), (2, 12));
-            grown("tot-net-out") >= 14
+            let growth = |field: &str| number(&later, field) - number(&line, field);
+            assert_eq!((growth("tot-cmds"), growth("tot-net-in")), (2, 12));
+            growth("tot-net-out") >= 14
         });
         raw.ask(&["RESET"], "+RESET\r\n");
         let fresh = described();
@@ -375,22 +375,22 @@ fn replies_can_be_switched_off_and_skipped() {
 #[test]
 fn a_write_pause_delays_writes_until_unpause() {
     for_workers(&[], |server| {
-        let mut boss = server.client();
+        let mut control = server.client();
         let mut writers: Vec<_> = (0..5).map(|_| server.raw()).collect();
-        assert_eq!(cmd("CLIENT").arg(&["PAUSE", "100000", "WRITE"]).query(&mut boss), Ok("OK".to_string()));
+        assert_eq!(cmd("CLIENT").arg(&["PAUSE", "100000", "WRITE"]).query(&mut control), Ok("OK".to_string()));
         for (number, writer) in writers.iter_mut().enumerate() {
             writer.send(format!("GET k{number}\r\nSET k{number}\r\nSET k{number} v\r\nGET k{number}\r\n"));
             writer.expect("$-1\r\n-ERR wrong number of arguments for 'set' command\r\n");
         }
-        wait_until("all writers wait", || clients(&mut boss, &["FLAGS", "b"]).len() == 5);
-        let first = clients(&mut boss, &["FLAGS", "b"]).remove(0).remove("id").expect("a number");
-        assert_eq!(cmd("CLIENT").arg(&["UNBLOCK", &first]).query(&mut boss), Ok(0));
+        wait_until("all writers wait", || clients(&mut control, &["FLAGS", "b"]).len() == 5);
+        let first = clients(&mut control, &["FLAGS", "b"]).remove(0).remove("id").expect("a number");
+        assert_eq!(cmd("CLIENT").arg(&["UNBLOCK", &first]).query(&mut control), Ok(0));
         // A shorter pause does not shorten it.
-        assert_eq!(cmd("CLIENT").arg(&["PAUSE", "1", "WRITE"]).query(&mut boss), Ok("OK".to_string()));
-        assert_eq!(cmd("GET").arg("k0").query(&mut boss), Ok(None::<String>));
-        assert_eq!(cmd("CLIENT").arg("UNPAUSE").query(&mut boss), Ok("OK".to_string()));
+        assert_eq!(cmd("CLIENT").arg(&["PAUSE", "1", "WRITE"]).query(&mut control), Ok("OK".to_string()));
+        assert_eq!(cmd("GET").arg("k0").query(&mut control), Ok(None::<String>));
+        assert_eq!(cmd("CLIENT").arg("UNPAUSE").query(&mut control), Ok("OK".to_string()));
         writers.iter_mut().for_each(|writer| writer.expect("+OK\r\n$1\r\nv\r\n"));
-        assert_eq!(clients(&mut boss, &["FLAGS", "b"]).len(), 0);
+        assert_eq!(clients(&mut control, &["FLAGS", "b"]).len(), 0);
     });
 }
 

@@ -1,4 +1,4 @@
-//! The debugger of scripts: sessions beside the server and within it, and how they end.
+//! Script debugging: forked and synchronous sessions, and how they end.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 const SCRIPT: &str = "local n = redis.call('incr', KEYS[1])\nlocal m = n * 10\nreturn m";
 
-/// What a connection is told when the session stops at a line of the script.
+/// The output of a session that stops at a line of the script.
 fn stopped(line: usize) -> String {
     let text = SCRIPT.lines().nth(line - 1).expect("a line");
     format!("+* Stopped at {line}, stop reason = step over\r\n+-> {line}   {text}\r\n")
@@ -23,7 +23,7 @@ fn begin(server: &Server, mode: &str) -> Raw {
     raw
 }
 
-/// Runs the first line, and goes on to the end.
+/// Runs the first line, and continues to the end.
 fn step_and_finish(raw: &mut Raw) {
     let calls = "+<command> incr counter\r\n+<reply> 1\r\n";
     raw.ask(&["step"], &format!("*4\r\n{calls}{}", stopped(2)));
@@ -75,8 +75,8 @@ fn writes_of_a_forked_session_are_discarded_and_others_are_served() {
         // The sessions have their connections for themselves.
         wait_until("the server has let go of them", || clients() == before);
         cmd("SET").arg("counter").arg(41).exec(&mut client).expect("SET");
-        let forty_two: i64 = cmd("EVAL").arg(SCRIPT).arg(1).arg("counter").query(&mut client).expect("EVAL");
-        assert_eq!(forty_two, 420);
+        let result: i64 = cmd("EVAL").arg(SCRIPT).arg(1).arg("counter").query(&mut client).expect("EVAL");
+        assert_eq!(result, 420);
         for raw in &mut sessions {
             // They began before.
             step_and_finish(raw);
@@ -120,7 +120,7 @@ fn a_session_ends_with_its_client_or_the_server() {
             let alive = cmd("PING").query::<String>(&mut client);
             assert_eq!(alive.as_deref(), Ok("PONG"));
             wait_until("the session has ended", || children(server).is_empty());
-            // A script whose session is within the server goes on without its client.
+            // The script of a synchronous session continues without its client.
             let expected = (mode == "SYNC").then_some(1);
             wait_until("the script has ended", || counter(&mut client) == expected);
         });
@@ -246,10 +246,10 @@ fn valkey_cli_completes_a_session() {
             let mut input = client.stdin.take().expect("its input");
             input.write_all(b"step\nprint n\nprint ARGV\nlist\ncontinue\nquit\n").expect("it reads");
             drop(input);
-            let told = String::from_utf8_lossy(&client.wait_with_output().expect("its output").stdout).into_owned();
+            let output = String::from_utf8_lossy(&client.wait_with_output().expect("its output").stdout).into_owned();
             for expected in ["<command> incr counter", "<reply> 1", "<value> 1", "{argument; }", "-> 2", "(integer) 10"]
             {
-                assert!(told.contains(expected), "{option}: {expected} is missing:\n{told}");
+                assert!(output.contains(expected), "{option}: {expected} is missing:\n{output}");
             }
             assert_eq!(counter(&mut server.client()), left, "{option}");
         }

@@ -1,8 +1,7 @@
-//! The append-only file, end to end: what was acknowledged is there after a crash, whatever moment that comes at;
-//! rewrites lose nothing; what is cut off is mended and what is damaged is refused; a disk that is full stops writes
-//! and no reads.
+//! The append-only file, end to end: acknowledged writes survive a crash at any moment; rewrites lose nothing; a
+//! truncated file is repaired and a damaged one is refused; a full disk stops writes but no reads.
 //!
-//! The number of crashes is `KVICK_CRASHES`, 10 unless that is set.
+//! `KVICK_CRASHES` sets the number of crashes (default: 10).
 
 mod common;
 
@@ -23,12 +22,12 @@ use tempfile::TempDir;
 /// Clients that write at a time.
 const WRITERS: usize = 4;
 
-/// A folder that outlives servers.
-struct Folder(TempDir);
+/// A directory that outlives servers.
+struct DataDir(TempDir);
 
-impl Folder {
+impl DataDir {
     fn new() -> Self {
-        Folder(tempfile::tempdir().expect("a temporary folder"))
+        DataDir(tempfile::tempdir().expect("a temporary folder"))
     }
 
     fn args<'a>(&'a self, args: &[&'a str]) -> Vec<&'a str> {
@@ -40,7 +39,7 @@ impl Folder {
         Server::start(&self.args(args))
     }
 
-    /// Runs the server until it ends; its exit code and what it told.
+    /// Runs the server until it exits; returns its exit code and output.
     fn run(&self, args: &[&str]) -> (Option<i32>, String) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kvick-server"));
         command.args(self.args(&["--port", "0", "--unixsocket", "socket", "--save", ""])).args(args);
@@ -110,9 +109,9 @@ fn fill(client: &mut Connection) {
 #[test]
 fn all_writes_survive_a_restart_in_every_file_format() {
     for (workers, preamble) in [("1", "yes"), ("4", "no")] {
-        let folder = Folder::new();
+        let data_dir = DataDir::new();
         let args = ["--io-threads", workers, "--aof-use-rdb-preamble", preamble];
-        let server = folder.start(&args);
+        let server = data_dir.start(&args);
         let mut client = server.client();
         fill(&mut client);
         let before = digest(&mut client);
@@ -123,7 +122,7 @@ fn all_writes_survive_a_restart_in_every_file_format() {
         ok(&mut client, "INCR number");
         let before = digest(&mut client);
         assert_eq!(
-            folder.parts("b"),
+            data_dir.parts("b"),
             [format!("appendonly.aof.2.base.{}", if preamble == "yes" { "rdb" } else { "aof" })]
         );
         ok(&mut client, "DEBUG LOADAOF");
@@ -131,7 +130,7 @@ fn all_writes_survive_a_restart_in_every_file_format() {
         let summary =
             cmd("XINFO").arg("STREAM").arg("stream").arg("FULL").query::<Value>(&mut client).expect("a stream");
         drop(server);
-        let server = folder.start(&args);
+        let server = data_dir.start(&args);
         let mut client = server.client();
         assert_eq!(digest(&mut client), before, "after the end");
         let again = cmd("XINFO").arg("STREAM").arg("stream").arg("FULL").query::<Value>(&mut client).expect("a stream");
@@ -140,22 +139,22 @@ fn all_writes_survive_a_restart_in_every_file_format() {
     }
 }
 
-/// What a writer was told, by its number: the last counter, and the last transaction.
-type Told = BTreeMap<usize, (i64, i64)>;
+/// The acknowledged writes of each writer, by its number: the last counter and the last transaction.
+type Acknowledged = BTreeMap<usize, (i64, i64)>;
 
 /// Changes two keys at once.
 const PAIR: &str = "redis.call('set', KEYS[1], ARGV[1]) redis.call('rpush', KEYS[2], ARGV[1])";
 
 /// Writes until the server is gone: a counter, and two keys that must stay the same, by a transaction and by a script
 /// in turn. The server has done at least what is returned.
-fn write(server: &Server, number: usize, told: (i64, i64), stop: &AtomicBool) -> (i64, i64) {
+fn write(server: &Server, number: usize, acknowledged: (i64, i64), stop: &AtomicBool) -> (i64, i64) {
     let Some(mut client) = redis::Client::open(format!("redis://127.0.0.1:{}/", server.port()))
         .and_then(|client| client.get_connection())
         .ok()
     else {
-        return told;
+        return acknowledged;
     };
-    let (mut counted, mut paired) = told;
+    let (mut counted, mut paired) = acknowledged;
     for n in counted + 1.. {
         if stop.load(Ordering::Relaxed) || client.set::<_, _, ()>(format!("counter:{number}"), n).is_err() {
             break;
@@ -175,8 +174,13 @@ fn write(server: &Server, number: usize, told: (i64, i64), stop: &AtomicBool) ->
     (counted, paired)
 }
 
-/// Has clients write until the server is killed after this time; what they were told.
-fn crash(server: &mut Server, told: &Told, after: Duration, meanwhile: impl FnOnce(&Server)) -> Told {
+/// Lets clients write until the server is killed after this time; returns the acknowledged writes.
+fn crash(
+    server: &mut Server,
+    acknowledged: &Acknowledged,
+    after: Duration,
+    meanwhile: impl FnOnce(&Server),
+) -> Acknowledged {
     let stop = AtomicBool::new(false);
     let began = Instant::now();
     std::thread::scope(|scope| {
@@ -184,8 +188,8 @@ fn crash(server: &mut Server, told: &Told, after: Duration, meanwhile: impl FnOn
         let shared: &Server = server;
         let writers: Vec<_> = (0..WRITERS)
             .map(|number| {
-                let (stop, told) = (&stop, told.get(&number).copied().unwrap_or_default());
-                scope.spawn(move || (number, write(shared, number, told, stop)))
+                let (stop, acknowledged) = (&stop, acknowledged.get(&number).copied().unwrap_or_default());
+                scope.spawn(move || (number, write(shared, number, acknowledged, stop)))
             })
             .collect();
         meanwhile(shared);
@@ -195,10 +199,10 @@ fn crash(server: &mut Server, told: &Told, after: Duration, meanwhile: impl FnOn
     })
 }
 
-/// Checks that nothing that was told is missing, and no transaction or script is half there.
-fn check(server: &Server, told: &Told) {
+/// Checks that no acknowledged write is missing, and that transactions and scripts are atomic.
+fn check(server: &Server, acknowledged: &Acknowledged) {
     let mut client = server.client();
-    for (number, (counted, paired)) in told {
+    for (number, (counted, paired)) in acknowledged {
         let counter: i64 = client.get(format!("counter:{number}")).unwrap_or(0);
         assert!(counter >= *counted, "writer {number} was told of {counted}, and {counter} is there");
         let left: i64 = client.get(format!("left:{number}")).unwrap_or(0);
@@ -214,82 +218,82 @@ fn crashes() -> u64 {
 
 #[test]
 fn acknowledged_writes_survive_a_crash() {
-    let folder = Folder::new();
-    let (mut told, mut seed) = (Told::new(), 12345u64);
+    let data_dir = DataDir::new();
+    let (mut acknowledged, mut seed) = (Acknowledged::new(), 12345u64);
     for round in 0..crashes() {
         let args = ["--appendfsync", "always", "--io-threads", if round % 2 == 0 { "4" } else { "1" }];
-        let mut server = folder.start(&args);
-        check(&server, &told);
+        let mut server = data_dir.start(&args);
+        check(&server, &acknowledged);
         seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         let after = Duration::from_millis(30 + (seed >> 33) % 170);
-        told = crash(&mut server, &told, after, |server| {
+        acknowledged = crash(&mut server, &acknowledged, after, |server| {
             // A base and a manifest may just be about to be swapped.
             if round % 3 == 1 {
                 std::thread::sleep(after / 2);
                 ok(&mut server.client(), "BGREWRITEAOF");
             }
         });
-        assert!(told.values().any(|(counted, _)| *counted > 0), "nobody could write");
+        assert!(acknowledged.values().any(|(counted, _)| *counted > 0), "nobody could write");
     }
-    let server = folder.start(&["--appendfsync", "always"]);
-    check(&server, &told);
+    let server = data_dir.start(&["--appendfsync", "always"]);
+    check(&server, &acknowledged);
 }
 
 /// Where in the last increment what the journal holds begins, if there is a journal and it holds something of that.
-fn journaled_from(folder: &Folder) -> Option<u64> {
-    journal::begins_at(&folder.part("appendonly.aof.journal"), &folder.last_increment())
+fn journaled_from(data_dir: &DataDir) -> Option<u64> {
+    journal::begins_at(&data_dir.part("appendonly.aof.journal"), &data_dir.last_increment())
 }
 
-/// Does what a crash of the machine may: the increment loses what it was not synced for. As the machine runs on, the
-/// journal has to be told that it is to be used.
-fn lose_what_the_journal_has(folder: &Folder) {
-    let from = journaled_from(folder).expect("a journal of the last increment");
-    let increment = OpenOptions::new().write(true).open(folder.last_increment()).expect("the increment");
+/// Simulates a crash of the machine: the increment loses what was not synced. Marks the journal for recovery, which the
+/// server otherwise skips because the machine was not restarted.
+fn truncate_to_journal_start(data_dir: &DataDir) {
+    let from = journaled_from(data_dir).expect("a journal of the last increment");
+    let increment = OpenOptions::new().write(true).open(data_dir.last_increment()).expect("the increment");
     increment.set_len(from).expect("a shorter file");
-    let journal = OpenOptions::new().write(true).open(folder.part("appendonly.aof.journal")).expect("the journal");
+    let journal = OpenOptions::new().write(true).open(data_dir.part("appendonly.aof.journal")).expect("the journal");
     journal.write_all_at(b"KVDEMAND", 0).expect("a journal that is to be used");
 }
 
 #[test]
 fn acknowledged_writes_are_recovered_from_the_journal() {
-    let (folder, mut told) = (Folder::new(), Told::new());
+    let (data_dir, mut acknowledged) = (DataDir::new(), Acknowledged::new());
     for (workers, rewrites) in [("4", false), ("1", true)] {
-        let mut server = folder.start(&["--appendfsync", "always", "--io-threads", workers]);
-        check(&server, &told);
-        told = crash(&mut server, &told, Duration::ZERO, |server| {
-            wait_until("commits go to the journal", || journaled_from(&folder).is_some());
+        let mut server = data_dir.start(&["--appendfsync", "always", "--io-threads", workers]);
+        check(&server, &acknowledged);
+        acknowledged = crash(&mut server, &acknowledged, Duration::ZERO, |server| {
+            wait_until("commits go to the journal", || journaled_from(&data_dir).is_some());
             if rewrites {
-                let increment = folder.last_increment();
+                let increment = data_dir.last_increment();
                 ok(&mut server.client(), "BGREWRITEAOF");
-                wait_until("there is another increment", || folder.last_increment() != increment);
-                wait_until("its commits go to the journal", || journaled_from(&folder).is_some());
+                wait_until("there is another increment", || data_dir.last_increment() != increment);
+                wait_until("its commits go to the journal", || journaled_from(&data_dir).is_some());
             }
             std::thread::sleep(Duration::from_millis(50));
         });
-        lose_what_the_journal_has(&folder);
+        truncate_to_journal_start(&data_dir);
     }
-    let server = folder.start(&["--appendfsync", "always"]);
-    check(&server, &told);
+    let server = data_dir.start(&["--appendfsync", "always"]);
+    check(&server, &acknowledged);
     assert!(server.log().contains("were put back from the AOF journal"), "{}", server.log());
-    assert!(!folder.part("appendonly.aof.journal").exists());
+    assert!(!data_dir.part("appendonly.aof.journal").exists());
 }
 
 #[test]
 fn a_disabled_journal_leaves_all_writes_in_the_file() {
     for line in ["CONFIG SET aof-journal no", "CONFIG SET appendfsync everysec", "SHUTDOWN"] {
-        let (folder, mut last) = (Folder::new(), 0);
-        let mut server = folder.start(&["--appendfsync", "always"]);
+        let (data_dir, mut last) = (DataDir::new(), 0);
+        let mut server = data_dir.start(&["--appendfsync", "always"]);
         let mut client = server.client();
         wait_until("commits go to the journal", || {
             last = client.incr("counter", 1).expect("a reply");
-            journaled_from(&folder).is_some()
+            journaled_from(&data_dir).is_some()
         });
         // The reply to the last one is the connection's end.
         let _ = run(&mut client, line);
-        wait_until("the journal is deleted", || !folder.part("appendonly.aof.journal").exists());
+        wait_until("the journal is deleted", || !data_dir.part("appendonly.aof.journal").exists());
         server.signal(libc::SIGKILL);
         server.end();
-        let server = folder.start(&["--appendfsync", "always"]);
+        let server = data_dir.start(&["--appendfsync", "always"]);
         assert_eq!(server.client().get("counter"), Ok(last), "{line}");
     }
 }
@@ -302,8 +306,8 @@ fn everysec_loses_at_most_a_moment_in_a_crash() {
 }
 
 fn crash_with_everysec() {
-    let folder = Folder::new();
-    let mut server = folder.start(&["--appendfsync", "everysec"]);
+    let data_dir = DataDir::new();
+    let mut server = data_dir.start(&["--appendfsync", "everysec"]);
     let mut client = server.client();
     // The writer's last words of more than a second ago.
     let (mut last, mut old) = (0i64, 0i64);
@@ -316,15 +320,15 @@ fn crash_with_everysec() {
     }
     server.signal(libc::SIGKILL);
     server.end();
-    let server = folder.start(&[]);
+    let server = data_dir.start(&[]);
     let counter: i64 = server.client().get("counter").unwrap_or(0);
     assert!((old..=last).contains(&counter), "{counter} of {old} to {last}");
 }
 
 #[test]
 fn a_killed_rewrite_leaves_the_old_files() {
-    let folder = Folder::new();
-    let mut server = folder.start(&["--appendfsync", "always"]);
+    let data_dir = DataDir::new();
+    let mut server = data_dir.start(&["--appendfsync", "always"]);
     let mut client = server.client();
     ok(&mut client, "DEBUG POPULATE 2000 many 50");
     ok(&mut client, "BGREWRITEAOF");
@@ -333,15 +337,15 @@ fn a_killed_rewrite_leaves_the_old_files() {
     ok(&mut client, "BGREWRITEAOF");
     ok(&mut client, "SET during 1");
     let before = digest(&mut client);
-    wait_until("there is a second increment", || folder.parts("i").len() == 2);
+    wait_until("there is a second increment", || data_dir.parts("i").len() == 2);
     server.signal(libc::SIGKILL);
     server.end();
-    let server = folder.start(&[]);
+    let server = data_dir.start(&[]);
     let mut client = server.client();
     assert_eq!(digest(&mut client), before);
     ok(&mut client, "BGREWRITEAOF");
     wait_for_rewrite(&mut client);
-    assert_eq!((folder.parts("i").len(), folder.parts("h").len()), (1, 0));
+    assert_eq!((data_dir.parts("i").len(), data_dir.parts("h").len()), (1, 0));
     ok(&mut client, "DEBUG LOADAOF");
     assert_eq!(digest(&mut client), before);
 }
@@ -353,12 +357,12 @@ fn a_replicas_files_begin_with_the_primarys_selected_database() {
         let mut client = primary.client();
         ok(&mut client, "SELECT 3");
         ok(&mut client, "SET before 1");
-        let folder = Folder::new();
+        let data_dir = DataDir::new();
         let of = format!("127.0.0.1 {}", primary.port());
-        let mut replica = folder.start(&["--io-threads", workers, "--replicaof", &of]);
+        let mut replica = data_dir.start(&["--io-threads", workers, "--replicaof", &of]);
         let mut other = replica.client();
         // The first files begin when the dump has been loaded, the next ones by somebody's wish.
-        wait_until("there are files", || folder.part("appendonly.aof.2.base.rdb").exists());
+        wait_until("there are files", || data_dir.part("appendonly.aof.2.base.rdb").exists());
         wait_for_rewrite(&mut other);
         let mut digests = Vec::new();
         for key in ["first", "second"] {
@@ -374,18 +378,18 @@ fn a_replicas_files_begin_with_the_primarys_selected_database() {
         ok(&mut client, "WAIT 1 0");
         replica.signal(libc::SIGTERM);
         replica.end();
-        let alone = folder.start(&["--io-threads", workers]);
+        let alone = data_dir.start(&["--io-threads", workers]);
         assert_eq!(digest(&mut alone.client()), digest(&mut client));
     }
 }
 
 #[test]
 fn a_file_truncated_in_its_last_record_is_repaired() {
-    let folder = Folder::new();
-    let mut server = folder.start(&[]);
+    let data_dir = DataDir::new();
+    let mut server = data_dir.start(&[]);
     let mut client = server.client();
     ok(&mut client, "SET a 1");
-    let file = folder.last_increment();
+    let file = data_dir.last_increment();
     wait_until("the record is written", || fs::metadata(&file).is_ok_and(|file| file.len() > 30));
     let whole = fs::metadata(&file).expect("a file").len();
     ok(&mut client, "SET b 2");
@@ -395,11 +399,11 @@ fn a_file_truncated_in_its_last_record_is_repaired() {
     for len in whole + 1..bytes.len() as u64 {
         fs::write(&file, &bytes[..len as usize]).expect("a file");
         if len == whole + 3 {
-            let (code, told) = folder.run(&["--aof-load-truncated", "no"]);
+            let (code, acknowledged) = data_dir.run(&["--aof-load-truncated", "no"]);
             assert_eq!(code, Some(1));
-            assert!(told.contains("Unexpected end of file reading the append only file"), "{told}");
+            assert!(acknowledged.contains("Unexpected end of file reading the append only file"), "{acknowledged}");
         }
-        let server = folder.start(&[]);
+        let server = data_dir.start(&[]);
         let mut client = server.client();
         let found: (Option<i32>, Option<i32>) = (client.get("a").expect("a"), client.get("b").expect("b"));
         assert_eq!(found, (Some(1), None), "cut at {len}");
@@ -409,29 +413,29 @@ fn a_file_truncated_in_its_last_record_is_repaired() {
 
 #[test]
 fn a_damaged_file_is_refused_with_the_offset() {
-    let folder = Folder::new();
-    let mut server = folder.start(&[]);
+    let data_dir = DataDir::new();
+    let mut server = data_dir.start(&[]);
     let mut client = server.client();
     ok(&mut client, "SET a 1");
     ok(&mut client, "SET b 2");
     server.signal(libc::SIGTERM);
     server.end();
-    let file = folder.last_increment();
+    let file = data_dir.last_increment();
     let mut bytes = fs::read(&file).expect("a file");
     let at = bytes.windows(5).position(|window| window == b"*3\r\n$").expect("a request");
     bytes[at] = b'!';
     fs::write(&file, &bytes).expect("a file");
-    let (code, told) = folder.run(&[]);
+    let (code, acknowledged) = data_dir.run(&[]);
     assert_eq!(code, Some(1));
-    assert!(told.contains("Bad file format reading the append only file"), "{told}");
-    assert!(told.contains(&format!("{at:x}: Expected prefix")), "{told}");
+    assert!(acknowledged.contains("Bad file format reading the append only file"), "{acknowledged}");
+    assert!(acknowledged.contains(&format!("{at:x}: Expected prefix")), "{acknowledged}");
     assert_eq!(fs::read(&file).expect("a file"), bytes, "nothing is cut away");
 }
 
 #[test]
 fn an_incomplete_transaction_is_discarded() {
-    let folder = Folder::new();
-    let mut server = folder.start(&[]);
+    let data_dir = DataDir::new();
+    let mut server = data_dir.start(&[]);
     let mut client = server.client();
     ok(&mut client, "SET a 1");
     let mut pair = redis::pipe();
@@ -439,11 +443,11 @@ fn an_incomplete_transaction_is_discarded() {
     pair.query::<()>(&mut client).expect("a transaction");
     server.signal(libc::SIGTERM);
     server.end();
-    let file = folder.last_increment();
+    let file = data_dir.last_increment();
     let bytes = fs::read(&file).expect("a file");
     let end = b"*1\r\n$4\r\nEXEC\r\n".len();
     fs::write(&file, &bytes[..bytes.len() - end]).expect("a file");
-    let server = folder.start(&[]);
+    let server = data_dir.start(&[]);
     let mut client = server.client();
     assert_eq!(client.exists::<_, i32>(&["a", "b", "c"][..]).expect("a count"), 1);
     assert!(server.log().contains("Revert incomplete MULTI/EXEC transaction"));
@@ -451,20 +455,20 @@ fn an_incomplete_transaction_is_discarded() {
 
 #[test]
 fn an_old_single_file_is_migrated() {
-    let folder = Folder::new();
-    let old = folder.0.path().join("appendonly.aof");
+    let data_dir = DataDir::new();
+    let old = data_dir.0.path().join("appendonly.aof");
     fs::write(&old, "*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1\r\n1\r\n").expect("a file");
-    let server = folder.start(&[]);
+    let server = data_dir.start(&[]);
     assert_eq!(server.client().get::<_, i32>("a").expect("a"), 1);
     assert!(!old.exists());
     let expected = "file appendonly.aof seq 1 type b\nfile appendonly.aof.1.incr.aof seq 1 type i\n";
-    assert_eq!(folder.manifest(), expected);
+    assert_eq!(data_dir.manifest(), expected);
 }
 
 #[test]
 fn appendonly_can_be_switched_at_runtime() {
-    let folder = Folder::new();
-    let dir = folder.0.path().to_str().expect("a plain path");
+    let data_dir = DataDir::new();
+    let dir = data_dir.0.path().to_str().expect("a plain path");
     let server = Server::start(&["--dir", dir, "--enable-debug-command", "yes"]);
     let mut client = server.client();
     fill(&mut client);
@@ -475,19 +479,19 @@ fn appendonly_can_be_switched_at_runtime() {
     ok(&mut client, "DEBUG LOADAOF");
     assert_eq!(digest(&mut client), before);
     ok(&mut client, "CONFIG SET appendonly no");
-    let manifest = folder.manifest();
+    let manifest = data_dir.manifest();
     ok(&mut client, "SET unseen 1");
     assert_eq!(info(&mut client, "aof_enabled"), "0");
     assert!(refusal(&mut client, "WAITAOF 1 0 10").contains("appendonly is disabled"));
     ok(&mut client, "DEBUG LOADAOF");
     assert_eq!(digest(&mut client), before, "what was written without files is in none");
-    assert_eq!(folder.manifest(), manifest);
+    assert_eq!(data_dir.manifest(), manifest);
 }
 
 #[test]
 fn debug_loadaof_excludes_other_clients() {
-    let folder = Folder::new();
-    let server = folder.start(&["--io-threads", "4"]);
+    let data_dir = DataDir::new();
+    let server = data_dir.start(&["--io-threads", "4"]);
     let (mut client, mut other) = (server.raw(), server.client());
     (0..500).for_each(|n| ok(&mut other, &format!("SET key:{n} {n}")));
     let before = digest(&mut other);
@@ -504,8 +508,8 @@ fn debug_loadaof_excludes_other_clients() {
 
 #[test]
 fn a_key_that_expires_during_a_reload_is_deleted_in_the_files() {
-    let folder = Folder::new();
-    let mut server = folder.start(&["--appendfsync", "always"]);
+    let data_dir = DataDir::new();
+    let mut server = data_dir.start(&["--appendfsync", "always"]);
     let mut client = server.client();
     ok(&mut client, "DEBUG SET-ACTIVE-EXPIRE 0");
     ok(&mut client, "SET key old PX 20");
@@ -515,14 +519,14 @@ fn a_key_that_expires_during_a_reload_is_deleted_in_the_files() {
     assert_eq!(run(&mut client, "SETNX key new"), Ok(Value::Int(1)));
     server.signal(libc::SIGKILL);
     server.end();
-    let server = folder.start(&[]);
+    let server = data_dir.start(&[]);
     assert_eq!(server.client().get::<_, String>("key").as_deref(), Ok("new"));
 }
 
 #[test]
 fn waitaof_returns_once_the_writes_are_synced() {
-    let folder = Folder::new();
-    let server = folder.start(&["--appendfsync", "everysec"]);
+    let data_dir = DataDir::new();
+    let server = data_dir.start(&["--appendfsync", "everysec"]);
     let mut client = server.client();
     ok(&mut client, "SET a 1");
     let ask = |client: &mut Connection, line: &str| match run(client, line) {
@@ -540,8 +544,8 @@ fn waitaof_returns_once_the_writes_are_synced() {
 
 #[test]
 fn waitaof_after_enabling_waits_for_the_first_rewrite() {
-    let folder = Folder::new();
-    let server = folder.start(&["--io-threads", "4"]);
+    let data_dir = DataDir::new();
+    let server = data_dir.start(&["--io-threads", "4"]);
     let mut client = server.client();
     for n in 0..50 {
         ok(&mut client, "CONFIG SET appendonly no");
@@ -555,8 +559,8 @@ fn waitaof_after_enabling_waits_for_the_first_rewrite() {
 
 #[test]
 fn a_cancelled_rewrite_ends_at_once_and_the_next_one_starts() {
-    let folder = Folder::new();
-    let server = folder.start(&["--rdb-key-save-delay", "100000"]);
+    let data_dir = DataDir::new();
+    let server = data_dir.start(&["--rdb-key-save-delay", "100000"]);
     let mut client = server.client();
     ok(&mut client, "DEBUG POPULATE 10000");
     ok(&mut client, "BGREWRITEAOF");
@@ -575,8 +579,8 @@ fn a_cancelled_rewrite_ends_at_once_and_the_next_one_starts() {
 }
 
 /// Starts a server that may not write files beyond this size.
-fn start_confined(folder: &Folder, args: &[&str], bytes: u64) -> Server {
-    Server::start_prepared(&folder.args(args), &mut |command| {
+fn start_with_file_limit(data_dir: &DataDir, args: &[&str], bytes: u64) -> Server {
+    Server::start_prepared(&data_dir.args(args), &mut |command| {
         let limit = libc::rlimit { rlim_cur: bytes, rlim_max: libc::RLIM_INFINITY };
         // SAFETY: only async-signal-safe calls, on memory of their own.
         unsafe {
@@ -599,8 +603,8 @@ fn release(server: &Server) {
 
 #[test]
 fn a_full_disk_stops_writes_until_space_is_free() {
-    let folder = Folder::new();
-    let mut server = start_confined(&folder, &["--appendfsync", "everysec"], 100_000);
+    let data_dir = DataDir::new();
+    let mut server = start_with_file_limit(&data_dir, &["--appendfsync", "everysec"], 100_000);
     let mut client = server.client();
     let large = "x".repeat(1000);
     let mut accepted = 0;
@@ -619,7 +623,7 @@ fn a_full_disk_stops_writes_until_space_is_free() {
     let before = digest(&mut client);
     server.signal(libc::SIGTERM);
     server.end();
-    let server = folder.start(&[]);
+    let server = data_dir.start(&[]);
     assert_eq!(digest(&mut server.client()), before);
 }
 
@@ -627,14 +631,14 @@ fn a_full_disk_stops_writes_until_space_is_free() {
 struct SmallDisk(TempDir);
 
 impl SmallDisk {
-    /// Of so many bytes; `None`, with the reason told, where none can be mounted.
+    /// A file system of this many bytes. If it cannot be mounted, prints the reason and returns `None`.
     fn mount(bytes: u64) -> Option<SmallDisk> {
-        let folder = tempfile::tempdir().expect("a temporary folder");
+        let data_dir = tempfile::tempdir().expect("a temporary folder");
         let mounted = SmallDisk::run(
-            Command::new("mount").args(["-t", "tmpfs", "-o", &format!("size={bytes}"), "tmpfs"]).arg(folder.path()),
+            Command::new("mount").args(["-t", "tmpfs", "-o", &format!("size={bytes}"), "tmpfs"]).arg(data_dir.path()),
         );
         match mounted {
-            Ok(()) => Some(SmallDisk(folder)),
+            Ok(()) => Some(SmallDisk(data_dir)),
             Err(why) => {
                 println!("Not run: no file system can be mounted here ({why})");
                 None
@@ -691,8 +695,8 @@ fn a_full_file_system_stops_writes_until_it_grows() {
 
 #[test]
 fn a_rewrite_that_cannot_write_its_base_leaves_the_old_files() {
-    let folder = Folder::new();
-    let mut server = start_confined(&folder, &["--appendfsync", "always", "--rdbcompression", "no"], 100_000);
+    let data_dir = DataDir::new();
+    let mut server = start_with_file_limit(&data_dir, &["--appendfsync", "always", "--rdbcompression", "no"], 100_000);
     let mut client = server.client();
     // A small command that makes a large value, which has no room in a base.
     ok(&mut client, "SETRANGE large 300000 end");
@@ -704,20 +708,20 @@ fn a_rewrite_that_cannot_write_its_base_leaves_the_old_files() {
     let before = digest(&mut client);
     server.signal(libc::SIGKILL);
     server.end();
-    let server = folder.start(&["--appendfsync", "always"]);
+    let server = data_dir.start(&["--appendfsync", "always"]);
     let mut client = server.client();
     assert_eq!(digest(&mut client), before);
     ok(&mut client, "BGREWRITEAOF");
     wait_for_rewrite(&mut client);
-    assert_eq!((info(&mut client, "aof_last_bgrewrite_status"), folder.parts("i").len()), ("ok".to_string(), 1));
+    assert_eq!((info(&mut client, "aof_last_bgrewrite_status"), data_dir.parts("i").len()), ("ok".to_string(), 1));
     ok(&mut client, "DEBUG LOADAOF");
     assert_eq!(digest(&mut client), before);
 }
 
 #[test]
 fn a_full_disk_with_always_ends_the_server_without_false_replies() {
-    let folder = Folder::new();
-    let mut server = start_confined(&folder, &["--appendfsync", "always"], 100_000);
+    let data_dir = DataDir::new();
+    let mut server = start_with_file_limit(&data_dir, &["--appendfsync", "always"], 100_000);
     let mut client = server.client();
     let (large, mut accepted) = ("x".repeat(1000), 0u64);
     while client.rpush::<_, _, ()>("list", &large).is_ok() {
@@ -726,15 +730,15 @@ fn a_full_disk_with_always_ends_the_server_without_false_replies() {
     }
     assert_eq!(server.end(), Some(1));
     assert!(server.log().contains("Can't recover from AOF write error"));
-    let server = folder.start(&[]);
-    let there: u64 = server.client().llen("list").expect("a length");
-    assert!(there >= accepted, "{there} of {accepted}");
+    let server = data_dir.start(&[]);
+    let length: u64 = server.client().llen("list").expect("a length");
+    assert!(length >= accepted, "{length} of {accepted}");
 }
 
 #[test]
 fn the_file_is_rewritten_after_it_grew() {
-    let folder = Folder::new();
-    let server = folder.start(&["--auto-aof-rewrite-min-size", "20kb", "--auto-aof-rewrite-percentage", "100"]);
+    let data_dir = DataDir::new();
+    let server = data_dir.start(&["--auto-aof-rewrite-min-size", "20kb", "--auto-aof-rewrite-percentage", "100"]);
     let mut client = server.client();
     let large = "x".repeat(1000);
     wait_until("the file is rewritten", || {
@@ -743,13 +747,13 @@ fn the_file_is_rewritten_after_it_grew() {
     });
     wait_for_rewrite(&mut client);
     assert!(server.log().contains("Starting automatic rewriting of AOF on"));
-    assert_eq!(folder.parts("b"), ["appendonly.aof.2.base.rdb"]);
+    assert_eq!(data_dir.parts("b"), ["appendonly.aof.2.base.rdb"]);
 }
 
 #[test]
 fn replies_of_transactions_and_blocked_clients_wait_for_fsync_in_order() {
-    let folder = Folder::new();
-    let server = folder.start(&["--appendfsync", "always", "--io-threads", "4"]);
+    let data_dir = DataDir::new();
+    let server = data_dir.start(&["--appendfsync", "always", "--io-threads", "4"]);
     let (mut waiting, mut pushing) = (server.raw(), server.raw());
     waiting.request(&["BLPOP", "list", "0"]);
     pushing.send(
@@ -771,12 +775,15 @@ fn replies_of_transactions_and_blocked_clients_wait_for_fsync_in_order() {
 
 #[test]
 fn an_inconsistent_manifest_is_refused() {
-    let folder = Folder::new();
-    drop(folder.start(&[]));
-    let path: &Path = &folder.part("appendonly.aof.manifest");
+    let data_dir = DataDir::new();
+    drop(data_dir.start(&[]));
+    let path: &Path = &data_dir.part("appendonly.aof.manifest");
     let mut manifest = OpenOptions::new().append(true).open(path).expect("a manifest");
     std::io::Write::write_all(&mut manifest, b"!!!\n").expect("a manifest");
-    let (code, told) = folder.run(&[]);
+    let (code, acknowledged) = data_dir.run(&[]);
     assert_eq!(code, Some(1));
-    assert!(told.contains("FATAL AOF MANIFEST FILE ERROR") && told.contains(">>> '!!!'"), "{told}");
+    assert!(
+        acknowledged.contains("FATAL AOF MANIFEST FILE ERROR") && acknowledged.contains(">>> '!!!'"),
+        "{acknowledged}"
+    );
 }

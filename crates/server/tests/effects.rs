@@ -1,4 +1,4 @@
-//! Where what scripts do goes, what is believed of what they say of themselves, and what DEBUG shows of connections.
+//! Propagation of the effects of scripts, script flags, and DEBUG subcommands about connections.
 
 mod common;
 
@@ -62,7 +62,7 @@ fn scripts_choose_where_their_writes_are_propagated() {
             info(&mut follower, "master_repl_offset") == info(&mut client, "master_repl_offset")
         });
         assert_eq!(known(&mut follower), [true, false, false, true, true]);
-        // What expired meanwhile is gone, whoever gets the script's effects.
+        // Expired keys are deleted on every receiver of the script's effects.
         assert_eq!(info(&mut follower, "db0"), "keys=3,expires=0,avg_ttl=0,keys_with_volatile_items=0");
         let _: () = ask(&mut client, &["DEBUG", "LOADAOF"]);
         assert_eq!(known(&mut client), [true, false, true, false, true]);
@@ -204,10 +204,10 @@ fn replies_forced_into_lists_are_unchanged() {
         for _ in 0..20 {
             client.expect(&format!("$20000\r\n{value}\r\n+PONG\r\n"));
         }
-        // A list is more than who has never logged in may have waiting.
-        let mut stranger = server.raw();
-        stranger.request(&["PING"]);
-        stranger.expect_end();
+        // A list exceeds the output limit of unauthenticated clients.
+        let mut unauthenticated = server.raw();
+        unauthenticated.request(&["PING"]);
+        unauthenticated.expect_end();
         client.ask(&["DEBUG", "CLIENT-ENFORCE-REPLY-LIST", "0"], "+OK\r\n");
         server.raw().ask(&["PING"], "-NOAUTH Authentication required.\r\n");
     });

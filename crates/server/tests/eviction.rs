@@ -1,4 +1,5 @@
-//! Limits of memory: which keys go, who is told, what is refused, and which connections are closed.
+//! Memory limits: which keys are evicted, which clients are notified, which commands are refused, and which connections
+//! are closed.
 
 mod common;
 
@@ -64,8 +65,8 @@ fn each_policy_respects_maxmemory_and_evicts_only_its_keys() {
             let used = info(&mut client, "used_memory");
             assert!(used < limit + 16_384, "{policy}: {used} of {limit}");
             assert!(info(&mut client, "evicted_keys") > before + 500, "{policy}");
-            let lasting = count(&mut client, "lasting:", 1000);
-            assert_eq!(lasting == 1000, policy.starts_with("volatile"), "{policy}: {lasting}");
+            let persistent = count(&mut client, "lasting:", 1000);
+            assert_eq!(persistent == 1000, policy.starts_with("volatile"), "{policy}: {persistent}");
         }
     });
 }
@@ -185,7 +186,7 @@ fn a_lowered_limit_evicts_at_once_and_notifies_clients() {
         listener.ask(&["SUBSCRIBE", "__keyevent@0__:evicted"], "*3\r\n$9\r\nsubscribe\r\n$22\r\n");
         listener.skip_to(":1");
         set_config(&mut client, &[("maxmemory", "1")]);
-        // Nobody asks for anything meanwhile.
+        // No client sends requests meanwhile.
         for _ in 0..200 {
             listener.expect("*3\r\n$7\r\nmessage\r\n$22\r\n__keyevent@0__:evicted\r\n$");
             listener.line();
@@ -260,9 +261,9 @@ fn client_eviction_closes_the_largest_unprotected_connections() {
         let mut client = server.client();
         cmd("CLIENT").arg("NO-EVICT").arg("ON").exec(&mut client).expect("a flag");
         // Beginnings of requests, which are held.
-        let mut holding = |bytes: usize, spared: bool| {
+        let mut holding = |bytes: usize, protected: bool| {
             let mut raw = server.raw();
-            if spared {
+            if protected {
                 raw.ask(&["CLIENT", "NO-EVICT", "ON"], "+OK\r\n");
             }
             raw.ask(&["CLIENT", "SETNAME", &format!("holds-{bytes}")], "+OK\r\n");
@@ -272,7 +273,7 @@ fn client_eviction_closes_the_largest_unprotected_connections() {
         };
         let mut small = holding(400_000, false);
         let mut middle = holding(1_000_000, false);
-        let mut spared = holding(3_000_000, true);
+        let mut protected = holding(3_000_000, true);
         let mut large = holding(2_000_000, false);
         wait_until("all is received", || info(&mut client, "mem_clients_normal") > 6_400_000);
         set_config(&mut client, &[("maxmemory-clients", "5500000")]);
@@ -283,8 +284,8 @@ fn client_eviction_closes_the_largest_unprotected_connections() {
         // The limit may be a share of the data's.
         set_config(&mut client, &[("maxmemory", "100mb"), ("maxmemory-clients", "3%")]);
         middle.expect_end();
-        spared.send("x\r\n");
-        spared.skip_to("$3000000");
+        protected.send("x\r\n");
+        protected.skip_to("$3000000");
         assert_eq!(info(&mut client, "evicted_clients"), 2);
         let log = server.log();
         assert_eq!(log.matches("Evicting client: id=").count(), 2, "{log}");
@@ -409,8 +410,8 @@ fn volatile_policies_keep_persistent_keys_and_allkeys_never_refuse() {
             // All that may go has gone when the first is refused.
             assert!(refused > 0, "{policy}");
             let even: Vec<String> = (0..keys).step_by(2).map(|n| format!("key:{n}")).collect();
-            let lasting: usize = cmd("EXISTS").arg(&even).query(&mut client).expect("a number");
-            assert_eq!(lasting, even.len(), "{policy}");
+            let persistent: usize = cmd("EXISTS").arg(&even).query(&mut client).expect("a number");
+            assert_eq!(persistent, even.len(), "{policy}");
             let left: usize = cmd("DBSIZE").query(&mut client).expect("a number");
             assert_eq!(left, even.len() + set, "{policy}");
         }
@@ -455,7 +456,7 @@ const VALUE_BYTES: usize = 100_000;
 
 /// Has connections take memory until keys are evicted, or until connections are while there is a limit for these; never
 /// both. `take_more` makes a connection take more memory, and may fail when that is closed.
-fn either_keys_or_connections_go(server: &Server, mut take_more: impl FnMut(&Server, &mut Vec<Raw>)) {
+fn assert_keys_or_connections_are_evicted(server: &Server, mut take_more: impl FnMut(&Server, &mut Vec<Raw>)) {
     let mut client = server.client();
     cmd("CLIENT").arg("NO-EVICT").arg("ON").exec(&mut client).expect("a flag");
     let others = info(&mut client, "connected_clients");
@@ -489,7 +490,7 @@ const ROOM_FOR_VALUES: [&str; 4] = ["--maxmemory", "11mb", "--maxmemory-policy",
 #[test]
 fn unread_replies_evict_keys_or_connections() {
     for_workers(&ROOM_FOR_VALUES, |server| {
-        either_keys_or_connections_go(server, |server, greedy| {
+        assert_keys_or_connections_are_evicted(server, |server, greedy| {
             greedy.resize_with(GREEDY, || server.raw());
             greedy.iter_mut().for_each(|raw| _ = raw.try_send("MGET 1\r\n"));
         });
@@ -499,7 +500,7 @@ fn unread_replies_evict_keys_or_connections() {
 #[test]
 fn incomplete_requests_evict_keys_or_connections() {
     for_workers(&ROOM_FOR_VALUES, |server| {
-        either_keys_or_connections_go(server, |server, greedy| {
+        assert_keys_or_connections_are_evicted(server, |server, greedy| {
             greedy.extend((0..30).map(|_| {
                 // Many arguments, the last of which is missing.
                 let mut request = String::from("*251\r\n$4\r\nMGET\r\n");
@@ -517,7 +518,7 @@ fn unread_messages_evict_keys_or_connections() {
     for_workers(&ROOM_FOR_VALUES, |server| {
         let mut publisher = server.client();
         cmd("CLIENT").arg("NO-EVICT").arg("ON").exec(&mut publisher).expect("a flag");
-        either_keys_or_connections_go(server, |server, greedy| {
+        assert_keys_or_connections_are_evicted(server, |server, greedy| {
             greedy.resize_with(GREEDY, || {
                 let mut raw = server.raw();
                 raw.send("SUBSCRIBE channel\r\n");

@@ -1,11 +1,10 @@
-//! Dumps exchanged with the servers that others wrote: what they saved is read here, and what was saved here is read
-//! there, with nothing lost on the way. And changes: a server that follows one of theirs, and that one of theirs
-//! follows, hands on whatever happens.
+//! Dumps exchanged with Valkey and Redis in both directions, without loss; and a chain of servers in which Kvick
+//! replicates from one of them and to another.
 //!
-//! Variables name the servers' programs: `KVICK_TEST_VALKEY` (Valkey 9), `KVICK_TEST_VALKEY_8` (Valkey 8.1),
+//! Variables name the programs of the servers: `KVICK_TEST_VALKEY` (Valkey 9), `KVICK_TEST_VALKEY_8` (Valkey 8.1),
 //! `KVICK_TEST_REDIS` (Redis 8) and `KVICK_TEST_REDIS_7` (Redis 7.0). If one is not set, its tests print so and pass.
-//! `.ci/peers` downloads them all. `KVICK_STRESS_SECONDS` sets for how long changes are handed on; the other variables
-//! of `random.rs` apply here too.
+//! `.ci/peers` downloads them all. `KVICK_STRESS_SECONDS` sets the duration of the chain test; the other variables of
+//! `random.rs` apply here too.
 
 mod common;
 
@@ -167,17 +166,17 @@ fn contents(client: &mut Connection, peer: &Peer) -> Vec<String> {
 }
 
 /// The first line that differs, if any, cut to what a person reads.
-fn assert_same(theirs: &[String], ours: &[String], what: &str) {
-    assert_eq!(theirs.len(), ours.len(), "{what}");
+fn assert_same(peer_server: &[String], own_server: &[String], what: &str) {
+    assert_eq!(peer_server.len(), own_server.len(), "{what}");
     let cut = |text: &str| text.chars().take(300).collect::<String>();
-    for (their, our) in theirs.iter().zip(ours) {
+    for (their, our) in peer_server.iter().zip(own_server) {
         assert!(their == our, "{what}: they say {}\nwe say {}", cut(their), cut(our));
     }
 }
 
-fn start(folder: &Path, args: &[&str]) -> Server {
-    let folder = folder.to_str().expect("a plain name");
-    let debug = ["--enable-debug-command", "yes", "--rdb-version-check", "relaxed", "--dir", folder];
+fn start(data_dir: &Path, args: &[&str]) -> Server {
+    let data_dir = data_dir.to_str().expect("a plain name");
+    let debug = ["--enable-debug-command", "yes", "--rdb-version-check", "relaxed", "--dir", data_dir];
     Server::start(&[&debug[..], args].concat())
 }
 
@@ -189,16 +188,16 @@ fn dumps_are_exchanged_with_other_servers() {
             continue;
         };
         for workers in ["1", "4"] {
-            let folder = TempDir::new().expect("a folder");
-            let theirs = Running::start(&program, folder.path(), &[]);
-            let mut client = theirs.client();
+            let data_dir = TempDir::new().expect("a folder");
+            let peer_server = Running::start(&program, data_dir.path(), &[]);
+            let mut client = peer_server.client();
             fill(&mut client, peer.field_expiry);
             let expected = contents(&mut client, &peer);
             ask(&mut client, "SAVE");
-            drop(theirs);
+            drop(peer_server);
 
-            let ours = start(folder.path(), &["--io-threads", workers]);
-            let mut client = ours.client();
+            let own_server = start(data_dir.path(), &["--io-threads", workers]);
+            let mut client = own_server.client();
             assert_same(&expected, &contents(&mut client, &peer), peer.variable);
             assert_eq!(ask(&mut client, "SELECT 3"), Value::Okay);
             assert_eq!(cmd("GET").arg("elsewhere").query::<String>(&mut client).as_deref(), Ok("value"));
@@ -211,10 +210,10 @@ fn dumps_are_exchanged_with_other_servers() {
             ask(&mut client, &format!("CONFIG SET rdb-save-version {version}"));
             let expected = contents(&mut client, &peer);
             ask(&mut client, "SAVE");
-            drop(ours);
+            drop(own_server);
 
-            let theirs = Running::start(&program, folder.path(), &[]);
-            assert_same(&contents(&mut theirs.client(), &peer), &expected, peer.variable);
+            let peer_server = Running::start(&program, data_dir.path(), &[]);
+            assert_same(&contents(&mut peer_server.client(), &peer), &expected, peer.variable);
         }
     }
 }
@@ -226,40 +225,40 @@ fn function_libraries_are_exchanged_with_other_servers() {
         println!("{} is not set: no functions are exchanged with that server", PEERS[0].variable);
         return;
     };
-    let folder = TempDir::new().expect("a folder");
-    let theirs = Running::start(&program, folder.path(), &[]);
-    let mut client = theirs.client();
+    let data_dir = TempDir::new().expect("a folder");
+    let peer_server = Running::start(&program, data_dir.path(), &[]);
+    let mut client = peer_server.client();
     let name: String = cmd("FUNCTION").arg("LOAD").arg(LIBRARY).query(&mut client).expect("a library");
     assert_eq!(name, "greetings");
     ask(&mut client, "SET key value");
     ask(&mut client, "SAVE");
-    drop(theirs);
+    drop(peer_server);
 
-    let ours = start(folder.path(), &[]);
-    let mut client = ours.client();
+    let own_server = start(data_dir.path(), &[]);
+    let mut client = own_server.client();
     ask(&mut client, "DEBUG RELOAD");
     ask(&mut client, "DEBUG RELOAD NOFLUSH MERGE");
     assert_eq!(cmd("FCALL").arg("greet").arg(0).query::<String>(&mut client).as_deref(), Ok("hello"));
     ask(&mut client, "SET key changed");
     ask(&mut client, "SAVE");
-    drop(ours);
+    drop(own_server);
 
-    let theirs = Running::start(&program, folder.path(), &[]);
-    let mut client = theirs.client();
+    let peer_server = Running::start(&program, data_dir.path(), &[]);
+    let mut client = peer_server.client();
     assert_eq!(cmd("FCALL").arg("greet").arg(0).query::<String>(&mut client).as_deref(), Ok("hello"));
     assert_eq!(cmd("GET").arg("key").query::<String>(&mut client).as_deref(), Ok("changed"));
 }
 
 /// How long changes are handed on before data are compared.
 const ROUND: Duration = Duration::from_secs(15);
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_LIMIT: Duration = Duration::from_secs(30);
 
 /// Runs a command, the words of which are its arguments.
 const SCRIPT: &str = "return redis.pcall(unpack(ARGV))";
 
 /// Sends changes to a server, some of them in transactions and scripts, until the time has come; how many.
 fn change(port: u16, vocabulary: &Vocabulary, mut random: Random, stop: &AtomicBool) -> u64 {
-    let mut wire = Wire::connect(port, PATIENCE).expect("a connection");
+    let mut wire = Wire::connect(port, WAIT_LIMIT).expect("a connection");
     let words = |line: &str| line.split(' ').map(|word| word.as_bytes().to_vec()).collect::<Request>();
     let mut sent = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -299,9 +298,9 @@ fn a_chained_replica_between_other_servers_forwards_all_changes() {
         println!("{} is not set: no changes are exchanged with that server", PEERS[0].variable);
         return;
     };
-    let folders = [(); 3].map(|()| compare::folder());
+    let data_dirs = [(); 3].map(|()| compare::data_dir());
     let options = ["--proto-max-bulk-len", "1mb", "--repl-diskless-sync-delay", "0", "--appendonly", "yes"];
-    let first = Running::start(&program, folders[0].path(), &options);
+    let first = Running::start(&program, data_dirs[0].path(), &options);
     first.client();
     let follow = |port: u16| {
         [&options[..], &["--replicaof", "127.0.0.1"]]
@@ -313,16 +312,16 @@ fn a_chained_replica_between_other_servers_forwards_all_changes() {
     };
     let args = follow(first.port());
     let args: Vec<&str> = args.iter().map(String::as_str).chain(["--io-threads", "4"]).collect();
-    let ours = start(folders[1].path(), &args);
-    let args = follow(ours.port());
-    let last = Running::start(&program, folders[2].path(), &args.iter().map(String::as_str).collect::<Vec<_>>());
+    let own_server = start(data_dirs[1].path(), &args);
+    let args = follow(own_server.port());
+    let last = Running::start(&program, data_dirs[2].path(), &args.iter().map(String::as_str).collect::<Vec<_>>());
     last.client();
-    for port in [ours.port(), last.port()] {
+    for port in [own_server.port(), last.port()] {
         wait_until("it follows", || info(port, "replication", "master_link_status") == "up");
     }
 
-    let mut wire = Wire::connect(first.port(), PATIENCE).expect("a connection");
-    let vocabulary = Vocabulary::learn(&mut wire).expect("a table");
+    let mut wire = Wire::connect(first.port(), WAIT_LIMIT).expect("a connection");
+    let vocabulary = Vocabulary::load(&mut wire).expect("a table");
     let vocabulary =
         vocabulary.filtered(|shape| shape.is_about_data() && !["pfselftest", "keys"].contains(&&*shape.name));
     assert!(vocabulary.len() > 180, "the table has only {} commands", vocabulary.len());
@@ -346,7 +345,7 @@ fn a_chained_replica_between_other_servers_forwards_all_changes() {
         seed += 1000;
         compare::settle(first.port());
         let expected = all_contents(first.port());
-        for (what, port) in [("the server between", ours.port()), ("the last server", last.port())] {
+        for (what, port) in [("the server between", own_server.port()), ("the last server", last.port())] {
             let offset = |port| info(port, "replication", "master_repl_offset");
             wait_until("all has arrived", || offset(port) == offset(first.port()));
             assert_same_data(what, &expected, port);
@@ -354,5 +353,5 @@ fn a_chained_replica_between_other_servers_forwards_all_changes() {
     }
     println!("{sent:?} changes");
     assert!(sent.into_inner() > 100);
-    assert_eq!(info(ours.port(), "stats", "sync_full"), "1", "the last server began once");
+    assert_eq!(info(own_server.port(), "stats", "sync_full"), "1", "the last server began once");
 }

@@ -1,5 +1,5 @@
-//! A disk whose syncs and renames fail: what a client is told is kept was kept; what cannot be kept is refused until it
-//! can; the files that were there stay. The failures are made by [`common::disk`], which needs a kernel with seccomp.
+//! Failing syncs and renames: acknowledged writes are durable, writes are refused until the disk recovers, and existing
+//! files are kept. [`common::disk`] injects the failures, which needs a kernel with seccomp.
 
 mod common;
 
@@ -16,9 +16,9 @@ use std::time::Duration;
 /// Clients that write at a time.
 const WRITERS: usize = 4;
 
-/// A server in a folder that outlives it.
-fn start(folder: &Path, args: &[&str]) -> Option<(Server, Disk)> {
-    let dir = folder.to_str().expect("a plain path");
+/// A server in a directory that outlives it.
+fn start(data_dir: &Path, args: &[&str]) -> Option<(Server, Disk)> {
+    let dir = data_dir.to_str().expect("a plain path");
     Disk::start(&[&["--dir", dir, "--enable-debug-command", "yes"], args].concat())
 }
 
@@ -40,7 +40,7 @@ fn write(server: &Server, number: usize, fails: &AtomicBool) {
     }
 }
 
-/// Reads until the server is gone. What no sync has kept is shown to nobody.
+/// Reads until the server has exited. No client may see a write that was not synced.
 fn read(server: &Server, number: usize) {
     let (mut client, deadline) = (server.client(), Deadline::of("the server is gone"));
     while let Ok(value) = cmd("GET").arg(format!("key-{number}")).query::<Option<String>>(&mut client) {
@@ -52,10 +52,10 @@ fn read(server: &Server, number: usize) {
 #[test]
 fn a_failed_fsync_with_always_ends_the_server_without_false_replies() {
     for workers in ["1", "4"] {
-        let folder = tempfile::tempdir().expect("a folder");
-        // With a journal replies may go on for a moment, and be kept by that.
+        let data_dir = tempfile::tempdir().expect("a folder");
+        // With a journal, replies may continue for a moment, because it makes them durable.
         let args = ["--io-threads", workers, "--appendonly", "yes", "--appendfsync", "always", "--aof-journal", "no"];
-        let Some((mut server, disk)) = start(folder.path(), &args) else { return };
+        let Some((mut server, disk)) = start(data_dir.path(), &args) else { return };
         let fails = AtomicBool::new(false);
         std::thread::scope(|scope| {
             for number in 0..WRITERS {
@@ -76,9 +76,9 @@ fn a_failed_fsync_with_always_ends_the_server_without_false_replies() {
 #[test]
 fn any_failed_fsync_with_always_ends_the_server() {
     for cause in ["BGREWRITEAOF", "CONFIG SET appendonly no", "DEBUG LOADAOF"] {
-        let folder = tempfile::tempdir().expect("a folder");
+        let data_dir = tempfile::tempdir().expect("a folder");
         let args = ["--io-threads", "1", "--appendonly", "yes", "--appendfsync", "always"];
-        let Some((mut server, disk)) = start(folder.path(), &args) else { return };
+        let Some((mut server, disk)) = start(data_dir.path(), &args) else { return };
         let mut client = server.raw();
         client.ask(&["SET", "key", "value"], "+OK\r\n");
         disk.fail(Failing::NextSync(is_increment));
@@ -93,11 +93,11 @@ fn any_failed_fsync_with_always_ends_the_server() {
 #[test]
 fn writes_lost_by_a_background_sync_are_restored_from_the_journal() {
     for workers in ["1", "4"] {
-        let folder = tempfile::tempdir().expect("a folder");
+        let data_dir = tempfile::tempdir().expect("a folder");
         let args = ["--io-threads", workers, "--appendonly", "yes", "--appendfsync", "always"];
-        let files = folder.path().join("appendonlydir");
+        let files = data_dir.path().join("appendonlydir");
         let (kept, increment) = (files.join("appendonly.aof.journal"), files.join("appendonly.aof.1.incr.aof"));
-        let Some((mut server, disk)) = start(folder.path(), &args) else { return };
+        let Some((mut server, disk)) = start(data_dir.path(), &args) else { return };
         let (mut client, mut last) = (server.client(), 0);
         wait_until("commits go to the journal", || {
             last = client.incr("counter", 1).expect("a reply");
@@ -115,7 +115,7 @@ fn writes_lost_by_a_background_sync_are_restored_from_the_journal() {
         let from = journal::begins_at(&kept, &increment).expect("a journal of the increment");
         let file = OpenOptions::new().write(true).open(&increment).expect("the increment");
         file.set_len(from).expect("a shorter file");
-        let Some((server, _disk)) = start(folder.path(), &args) else { return };
+        let Some((server, _disk)) = start(data_dir.path(), &args) else { return };
         let counter: i64 = server.client().get("counter").expect("a number");
         // The last one may have been kept before the server could say so.
         assert!((last..=last + 1).contains(&counter), "{counter} is there of {last}");
@@ -126,9 +126,9 @@ fn writes_lost_by_a_background_sync_are_restored_from_the_journal() {
 #[test]
 fn everysec_refuses_writes_until_an_fsync_succeeds() {
     for workers in ["1", "4"] {
-        let folder = tempfile::tempdir().expect("a folder");
+        let data_dir = tempfile::tempdir().expect("a folder");
         let args = ["--io-threads", workers, "--appendonly", "yes", "--appendfsync", "everysec"];
-        let Some((mut server, disk)) = start(folder.path(), &args) else { return };
+        let Some((mut server, disk)) = start(data_dir.path(), &args) else { return };
         let mut client = server.client();
         ok(&mut client, "SET key 1");
         assert_eq!(waitaof(&mut client, 5000), 1);
@@ -151,7 +151,7 @@ fn everysec_refuses_writes_until_an_fsync_succeeds() {
         let before = digest(&mut client);
         server.signal(libc::SIGKILL);
         server.end();
-        let Some((server, _disk)) = start(folder.path(), &args) else { return };
+        let Some((server, _disk)) = start(data_dir.path(), &args) else { return };
         assert_eq!(digest(&mut server.client()), before);
     }
 }
@@ -167,9 +167,9 @@ fn a_failed_dump_stops_writes_until_one_succeeds() {
     let is_dump = |path: &str| path.contains("/temp-");
     let is_folder = |path: &str| !path.rsplit('/').next().unwrap_or_default().contains('.');
     for failing in [Failing::Syncs(is_dump), Failing::Renames, Failing::Syncs(is_folder)] {
-        let folder = tempfile::Builder::new().prefix("folder").tempdir().expect("a folder");
+        let data_dir = tempfile::Builder::new().prefix("folder").tempdir().expect("a folder");
         let args = ["--save", "3600 100000", "--dbfilename", "dump.rdb"];
-        let Some((mut server, disk)) = start(folder.path(), &args) else { return };
+        let Some((mut server, disk)) = start(data_dir.path(), &args) else { return };
         let mut client = server.client();
         ok(&mut client, "SET key 1");
         ok(&mut client, "SAVE");
@@ -182,7 +182,7 @@ fn a_failed_dump_stops_writes_until_one_succeeds() {
         assert!(why.starts_with("MISCONF Valkey is configured to save RDB snapshots"), "{why}");
         assert_eq!(run(&mut client, "GET key").expect("reads go on"), Value::BulkString(b"2".to_vec()));
         assert!(run(&mut client, "SAVE").is_err());
-        let names = std::fs::read_dir(folder.path()).expect("the folder");
+        let names = std::fs::read_dir(data_dir.path()).expect("the folder");
         let names: Vec<_> = names.map(|entry| entry.expect("an entry").file_name()).collect();
         assert!(!names.iter().any(|name| name.to_string_lossy().starts_with("temp-")), "{names:?}");
         ok(&mut client, "CONFIG SET stop-writes-on-bgsave-error no");
@@ -194,7 +194,7 @@ fn a_failed_dump_stops_writes_until_one_succeeds() {
         ok(&mut client, "SET key 5");
         server.signal(libc::SIGKILL);
         server.end();
-        let Some((server, _disk)) = start(folder.path(), &args) else { return };
+        let Some((server, _disk)) = start(data_dir.path(), &args) else { return };
         let kept = run(&mut server.client(), "GET key").expect("a value");
         assert_eq!(kept, Value::BulkString(b"4".to_vec()));
     }
@@ -205,9 +205,9 @@ fn a_rewrite_that_cannot_be_synced_or_renamed_leaves_the_old_files() {
     let is_base = |path: &str| path.contains("/temp-rewriteaof-");
     let is_manifest = |path: &str| path.contains("manifest");
     for failing in [Failing::Syncs(is_base), Failing::Renames, Failing::Syncs(is_manifest)] {
-        let folder = tempfile::tempdir().expect("a folder");
+        let data_dir = tempfile::tempdir().expect("a folder");
         let args = ["--appendonly", "yes", "--appendfsync", "always"];
-        let Some((mut server, disk)) = start(folder.path(), &args) else { return };
+        let Some((mut server, disk)) = start(data_dir.path(), &args) else { return };
         let mut client = server.client();
         ok(&mut client, "SET key 1");
         disk.fail(failing);
@@ -218,7 +218,7 @@ fn a_rewrite_that_cannot_be_synced_or_renamed_leaves_the_old_files() {
         let before = digest(&mut client);
         server.signal(libc::SIGKILL);
         server.end();
-        let Some((server, _disk)) = start(folder.path(), &args) else { return };
+        let Some((server, _disk)) = start(data_dir.path(), &args) else { return };
         let mut client = server.client();
         assert_eq!(digest(&mut client), before);
         ok(&mut client, "BGREWRITEAOF");
@@ -231,18 +231,18 @@ fn a_rewrite_that_cannot_be_synced_or_renamed_leaves_the_old_files() {
 
 #[test]
 fn no_file_is_deleted_while_an_unsynced_manifest_may_list_it() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let data_dir = tempfile::tempdir().expect("a folder");
     let args = ["--appendonly", "yes", "--appendfsync", "always", "--rdb-key-save-delay", "20000"];
-    let Some((mut server, disk)) = start(folder.path(), &args) else { return };
+    let Some((mut server, disk)) = start(data_dir.path(), &args) else { return };
     let mut client = server.client();
     (0..20).for_each(|n| ok(&mut client, &format!("SET key-{n} 1")));
-    let files = folder.path().join("appendonlydir");
+    let files = data_dir.path().join("appendonlydir");
     let manifest = files.join("appendonly.aof.manifest");
     let read = || std::fs::read_to_string(&manifest).expect("a manifest");
     ok(&mut client, "BGREWRITEAOF");
     wait_until("there is a new increment", || read().contains("appendonly.aof.2.incr.aof"));
     let before = read();
-    // The new base is complete and has its name, and so has the manifest; whether the disk knows, nobody can tell.
+    // The new base and the manifest are complete and renamed, but the renames may not be on disk.
     disk.fail(Failing::NextSync(|path| {
         path.ends_with("/appendonlydir")
             && std::fs::read_to_string(format!("{path}/appendonly.aof.manifest"))
@@ -258,7 +258,7 @@ fn no_file_is_deleted_while_an_unsynced_manifest_may_list_it() {
     let before = digest(&mut client);
     server.signal(libc::SIGKILL);
     server.end();
-    let Some((server, _disk)) = start(folder.path(), &args[..4]) else { return };
+    let Some((server, _disk)) = start(data_dir.path(), &args[..4]) else { return };
     let mut client = server.client();
     assert_eq!(digest(&mut client), before);
     ok(&mut client, "BGREWRITEAOF");

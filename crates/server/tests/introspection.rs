@@ -1,4 +1,4 @@
-//! What the server tells of its connections, commands and workers while they are at it.
+//! INFO and CLIENT LIST while connections, commands and workers are active.
 
 mod common;
 
@@ -138,7 +138,7 @@ fn oversized_replies_are_not_built() {
                 greedy.expect_end();
             }
             assert_eq!(info(&mut control, "stats")["client_output_buffer_limit_disconnections"], "3");
-            // What a script gets is sent to nobody.
+            // Replies to commands of a script are not sent to a client.
             let count = "return #redis.call('SRANDMEMBER', KEYS[1], -300000)";
             assert_eq!(cmd("EVAL").arg(&[count, "1", "set"]).query(&mut control), Ok(300_000));
         },
@@ -155,9 +155,9 @@ fn some_settings_cannot_be_changed_while_data_is_loaded() {
     let dump = std::fs::read(server.dir().join("dump.rdb")).expect("a dump");
     server.signal(libc::SIGKILL);
     server.end();
-    let folder = tempfile::tempdir().expect("a folder");
-    std::fs::write(folder.path().join("dump.rdb"), dump).expect("a file");
-    let path = folder.path().to_str().expect("a name");
+    let data_dir = tempfile::tempdir().expect("a folder");
+    std::fs::write(data_dir.path().join("dump.rdb"), dump).expect("a file");
+    let path = data_dir.path().to_str().expect("a name");
     let loading =
         Server::start_loading(&["--enable-protected-configs", "yes", "--key-load-delay", "20000", "--dir", path]);
     let mut control = loading.raw();

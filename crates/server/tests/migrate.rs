@@ -1,4 +1,4 @@
-//! MIGRATE between two servers, and to a Valkey when `KVICK_TEST_VALKEY` names the program.
+//! MIGRATE between two servers, and to Valkey if `KVICK_TEST_VALKEY` names its program.
 
 mod common;
 
@@ -17,7 +17,7 @@ fn ask<T: redis::FromRedisValue>(client: &mut Connection, words: &[&str]) -> Red
     request.query(client)
 }
 
-fn told(client: &mut Connection, words: &[&str]) -> String {
+fn reply(client: &mut Connection, words: &[&str]) -> String {
     match ask::<Value>(client, words) {
         Ok(Value::Okay) => "OK".into(),
         Ok(Value::SimpleString(text)) => text,
@@ -29,7 +29,7 @@ fn told(client: &mut Connection, words: &[&str]) -> String {
 /// MIGRATE to this port, with these words behind the port.
 fn migrate(client: &mut Connection, port: u16, words: &[&str]) -> String {
     let port = port.to_string();
-    told(client, &[&["MIGRATE", "127.0.0.1", &port][..], words].concat())
+    reply(client, &[&["MIGRATE", "127.0.0.1", &port][..], words].concat())
 }
 
 fn get(client: &mut Connection, key: &str) -> Option<String> {
@@ -56,7 +56,7 @@ fn fill(client: &mut Connection) -> Vec<String> {
     ["string", "volatile", "list", "set", "zset", "hash", "stream", "integers", "small"].map(String::from).into()
 }
 
-/// What can be told of a key without the order of a table.
+/// A description of a key that does not depend on the order of a table.
 fn content(client: &mut Connection, key: &str) -> String {
     let kind: String = ask(client, &["TYPE", key]).expect("a type");
     let words: &[&str] = match &*kind {
@@ -78,7 +78,7 @@ fn content(client: &mut Connection, key: &str) -> String {
 }
 
 /// Moves keys of all types to a target.
-fn moves_everything(source: &Server, target: &mut Connection, port: u16) {
+fn assert_all_types_migrate(source: &Server, target: &mut Connection, port: u16) {
     let mut client = source.client();
     let keys = fill(&mut client);
     let before: Vec<String> = keys.iter().map(|key| content(&mut client, key)).collect();
@@ -100,7 +100,7 @@ fn moves_everything(source: &Server, target: &mut Connection, port: u16) {
 fn keys_of_all_types_migrate() {
     for_workers(&[], |source| {
         let target = Server::start(&[]);
-        moves_everything(source, &mut target.client(), target.port());
+        assert_all_types_migrate(source, &mut target.client(), target.port());
     });
 }
 
@@ -108,37 +108,37 @@ fn keys_of_all_types_migrate() {
 fn replies_match_valkeys() {
     for_workers(&[], |source| {
         let target = Server::start(&[]);
-        let (mut here, mut there) = (source.client(), target.client());
+        let (mut source_client, mut target_client) = (source.client(), target.client());
         let port = target.port();
-        ask::<()>(&mut here, &["MSET", "a", "1", "b", "2", "c", "3"]).expect("writes");
-        assert_eq!(migrate(&mut here, port, &["a", "0", "1000", "COPY"]), "OK");
-        assert_eq!((get(&mut here, "a"), get(&mut there, "a")), (Some("1".into()), Some("1".into())));
+        ask::<()>(&mut source_client, &["MSET", "a", "1", "b", "2", "c", "3"]).expect("writes");
+        assert_eq!(migrate(&mut source_client, port, &["a", "0", "1000", "COPY"]), "OK");
+        assert_eq!((get(&mut source_client, "a"), get(&mut target_client, "a")), (Some("1".into()), Some("1".into())));
         let busy = "ERR Target instance replied with error: BUSYKEY Target key name already exists.";
-        assert_eq!(migrate(&mut here, port, &["a", "0", "1000"]), busy);
-        assert_eq!(migrate(&mut here, port, &["", "0", "1000", "KEYS", "a", "b"]), busy);
-        assert_eq!((get(&mut here, "a"), get(&mut here, "b")), (Some("1".into()), None));
-        assert_eq!(migrate(&mut here, port, &["a", "0", "0", "replace"]), "OK");
+        assert_eq!(migrate(&mut source_client, port, &["a", "0", "1000"]), busy);
+        assert_eq!(migrate(&mut source_client, port, &["", "0", "1000", "KEYS", "a", "b"]), busy);
+        assert_eq!((get(&mut source_client, "a"), get(&mut source_client, "b")), (Some("1".into()), None));
+        assert_eq!(migrate(&mut source_client, port, &["a", "0", "0", "replace"]), "OK");
         let syntax = "ERR syntax error";
-        assert_eq!(migrate(&mut here, port, &["c", "0", "10", "AUTH"]), syntax);
-        assert_eq!(migrate(&mut here, port, &["c", "0", "10", "AUTH2", "x"]), syntax);
-        assert_eq!(migrate(&mut here, port, &["c", "0", "10", "what"]), syntax);
+        assert_eq!(migrate(&mut source_client, port, &["c", "0", "10", "AUTH"]), syntax);
+        assert_eq!(migrate(&mut source_client, port, &["c", "0", "10", "AUTH2", "x"]), syntax);
+        assert_eq!(migrate(&mut source_client, port, &["c", "0", "10", "what"]), syntax);
         let number = "ERR value is not an integer or out of range";
-        assert_eq!(migrate(&mut here, port, &["c", "zero", "10"]), number);
-        assert_eq!(migrate(&mut here, port, &["c", "0", "x"]), number);
+        assert_eq!(migrate(&mut source_client, port, &["c", "zero", "10"]), number);
+        assert_eq!(migrate(&mut source_client, port, &["c", "0", "x"]), number);
         let empty = "ERR When using MIGRATE KEYS option, the key argument must be set to the empty string";
-        assert_eq!(migrate(&mut here, port, &["c", "0", "10", "KEYS", "a"]), empty);
+        assert_eq!(migrate(&mut source_client, port, &["c", "0", "10", "KEYS", "a"]), empty);
         let range = "ERR Target instance replied with error: ERR DB index is out of range";
-        assert_eq!(migrate(&mut here, port, &["c", "99", "1000"]), range);
-        ask::<()>(&mut there, &["CONFIG", "SET", "requirepass", "secret"]).expect("a setting");
+        assert_eq!(migrate(&mut source_client, port, &["c", "99", "1000"]), range);
+        ask::<()>(&mut target_client, &["CONFIG", "SET", "requirepass", "secret"]).expect("a setting");
         let wrong =
             "ERR Target instance replied with error: WRONGPASS invalid username-password pair or user is disabled.";
-        assert_eq!(migrate(&mut here, port, &["c", "0", "1000", "AUTH", "public"]), wrong);
-        assert_eq!(migrate(&mut here, port, &["c", "0", "1000", "AUTH2", "default", "secret"]), "OK");
-        ask::<()>(&mut here, &["SET", "d", "4"]).expect("a write");
+        assert_eq!(migrate(&mut source_client, port, &["c", "0", "1000", "AUTH", "public"]), wrong);
+        assert_eq!(migrate(&mut source_client, port, &["c", "0", "1000", "AUTH2", "default", "secret"]), "OK");
+        ask::<()>(&mut source_client, &["SET", "d", "4"]).expect("a write");
         let refused = "IOERR error or timeout connecting to the client";
-        assert_eq!(migrate(&mut here, 1, &["d", "0", "1000"]), refused);
-        assert_eq!(told(&mut here, &["MIGRATE", "127.0.0.1", "port", "d", "0", "1000"]), refused);
-        let info: String = ask(&mut here, &["INFO", "stats"]).expect("a page");
+        assert_eq!(migrate(&mut source_client, 1, &["d", "0", "1000"]), refused);
+        assert_eq!(reply(&mut source_client, &["MIGRATE", "127.0.0.1", "port", "d", "0", "1000"]), refused);
+        let info: String = ask(&mut source_client, &["INFO", "stats"]).expect("a page");
         assert!(info.contains("migrate_cached_sockets:1\r\n"), "{info}");
     });
 }
@@ -147,13 +147,13 @@ fn replies_match_valkeys() {
 fn a_cached_connection_that_was_closed_is_reopened() {
     for_workers(&[], |source| {
         let target = Server::start(&[]);
-        let (mut here, mut there) = (source.client(), target.client());
+        let (mut source_client, mut target_client) = (source.client(), target.client());
         for key in ["a", "b"] {
-            ask::<()>(&mut here, &["SET", key, "1"]).expect("a write");
-            assert_eq!(migrate(&mut here, target.port(), &[key, "0", "5000"]), "OK");
-            ask::<i64>(&mut there, &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).expect("a number");
+            ask::<()>(&mut source_client, &["SET", key, "1"]).expect("a write");
+            assert_eq!(migrate(&mut source_client, target.port(), &[key, "0", "5000"]), "OK");
+            ask::<i64>(&mut target_client, &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).expect("a number");
         }
-        assert_eq!(get(&mut there, "b").as_deref(), Some("1"));
+        assert_eq!(get(&mut target_client, "b").as_deref(), Some("1"));
     });
 }
 
@@ -161,14 +161,14 @@ fn a_cached_connection_that_was_closed_is_reopened() {
 fn a_transaction_may_contain_migrate() {
     for_workers(&[], |source| {
         let target = Server::start(&[]);
-        let (mut here, mut there) = (source.client(), target.client());
+        let (mut source_client, mut target_client) = (source.client(), target.client());
         let port = target.port().to_string();
         let mut pipe = redis::pipe();
         pipe.atomic().cmd("SET").arg("a").arg("1");
         pipe.cmd("MIGRATE").arg(&["127.0.0.1", &port, "a", "0", "5000"][..]).cmd("EXISTS").arg("a");
-        let replies: (String, String, i64) = pipe.query(&mut here).expect("replies");
+        let replies: (String, String, i64) = pipe.query(&mut source_client).expect("replies");
         assert_eq!(replies, ("OK".into(), "OK".into(), 0));
-        assert_eq!(get(&mut there, "a").as_deref(), Some("1"));
+        assert_eq!(get(&mut target_client, "a").as_deref(), Some("1"));
     });
 }
 
@@ -177,8 +177,8 @@ fn migrating_to_the_same_server_keeps_the_keys() {
     for_workers(&[], |server| {
         let mut client = server.client();
         ask::<()>(&mut client, &["SET", "a", "1"]).expect("a write");
-        let told = migrate(&mut client, server.port(), &["a", "0", "5000", "REPLACE"]);
-        assert_eq!(told, "IOERR the target instance is this one");
+        let reply = migrate(&mut client, server.port(), &["a", "0", "5000", "REPLACE"]);
+        assert_eq!(reply, "IOERR the target instance is this one");
         assert_eq!(get(&mut client, "a").as_deref(), Some("1"));
         // Into another database is another matter.
         assert_eq!(migrate(&mut client, server.port(), &["a", "2", "5000"]), "OK");
@@ -227,62 +227,66 @@ impl Slow {
 #[test]
 fn keys_changed_during_migration_are_resent_and_deleted_ones_removed() {
     for_workers(&[], |source| {
-        let (slow, mut here) = (Slow::new(), source.client());
-        ask::<()>(&mut here, &["SET", "a", "1"]).expect("a write");
+        let (slow, mut source_client) = (Slow::new(), source.client());
+        ask::<()>(&mut source_client, &["SET", "a", "1"]).expect("a write");
         let port = slow.port();
         let migrating =
             |mut client: Connection| std::thread::spawn(move || migrate(&mut client, port, &["a", "0", "9000"]));
         let waiting = migrating(source.client());
         let requests = slow.serve(3, |round| match round {
-            0 => ask::<()>(&mut here, &["SET", "a", "2"]).expect("a write"),
-            1 => ask::<()>(&mut here, &["DEL", "a"]).expect("a write"),
+            0 => ask::<()>(&mut source_client, &["SET", "a", "2"]).expect("a write"),
+            1 => ask::<()>(&mut source_client, &["DEL", "a"]).expect("a write"),
             _ => {}
         });
         assert_eq!(waiting.join().expect("no panic"), "OK");
         assert!(!requests[0].contains("REPLACE") && requests[1].contains("REPLACE") && requests[2].contains("DEL"));
-        assert_eq!(get(&mut here, "a"), None);
+        assert_eq!(get(&mut source_client, "a"), None);
     });
 }
 
 #[test]
 fn a_constantly_changing_key_is_not_migrated() {
     for_workers(&[], |source| {
-        let (slow, mut here) = (Slow::new(), source.client());
-        ask::<()>(&mut here, &["SET", "a", "0"]).expect("a write");
+        let (slow, mut source_client) = (Slow::new(), source.client());
+        ask::<()>(&mut source_client, &["SET", "a", "0"]).expect("a write");
         let (port, mut client) = (slow.port(), source.client());
         let waiting = std::thread::spawn(move || migrate(&mut client, port, &["a", "0", "9000"]));
-        slow.serve(8, |_| ask::<()>(&mut here, &["INCR", "a"]).expect("a write"));
-        let told = waiting.join().expect("no panic");
-        assert!(told.starts_with("ERR Keys changed again and again"), "{told}");
-        assert_eq!(get(&mut here, "a").as_deref(), Some("8"));
+        slow.serve(8, |_| ask::<()>(&mut source_client, &["INCR", "a"]).expect("a write"));
+        let reply = waiting.join().expect("no panic");
+        assert!(reply.starts_with("ERR Keys changed again and again"), "{reply}");
+        assert_eq!(get(&mut source_client, "a").as_deref(), Some("8"));
     });
 }
 
 #[test]
 fn a_silent_target_blocks_only_the_migrating_client() {
     for_workers(&[], |source| {
-        let (slow, mut here) = (Slow::new(), source.client());
-        ask::<()>(&mut here, &["SET", "a", "1"]).expect("a write");
+        let (slow, mut source_client) = (Slow::new(), source.client());
+        ask::<()>(&mut source_client, &["SET", "a", "1"]).expect("a write");
         let (port, mut leaving) = (slow.port().to_string(), source.raw());
         leaving.request(&["MIGRATE", "127.0.0.1", &port, "a", "0", "9000"]);
         let mut leaving = Some(leaving);
         slow.serve(1, |_| {
             let began = Instant::now();
-            let mut waits = || ask::<String>(&mut here, &["CLIENT", "LIST"]).expect("a list").contains("cmd=migrate");
+            let mut waits =
+                || ask::<String>(&mut source_client, &["CLIENT", "LIST"]).expect("a list").contains("cmd=migrate");
             wait_until("the client is seen to wait", &mut waits);
             drop(leaving.take());
             wait_until("it is gone", || !waits());
-            assert_eq!(get(&mut here, "a").as_deref(), Some("1"));
+            assert_eq!(get(&mut source_client, "a").as_deref(), Some("1"));
             assert!(began.elapsed() < Duration::from_secs(5));
         });
-        // The key has arrived, whoever asked for it.
-        wait_until("the key is gone", || get(&mut here, "a").is_none());
+        // The key has arrived, whichever client requested it.
+        wait_until("the key is gone", || get(&mut source_client, "a").is_none());
         // The silence of a target ends the wait.
-        ask::<()>(&mut here, &["SET", "b", "1"]).expect("a write");
+        ask::<()>(&mut source_client, &["SET", "b", "1"]).expect("a write");
         let silent = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
         let port = silent.local_addr().expect("an address").port();
-        assert_eq!(migrate(&mut here, port, &["b", "0", "50"]), "IOERR error or timeout reading to target instance");
-        assert_eq!(get(&mut here, "b").as_deref(), Some("1"));
+        assert_eq!(
+            migrate(&mut source_client, port, &["b", "0", "50"]),
+            "IOERR error or timeout reading to target instance"
+        );
+        assert_eq!(get(&mut source_client, "b").as_deref(), Some("1"));
     });
 }
 
@@ -315,9 +319,9 @@ fn no_write_is_lost_during_migration() {
             }
         });
         assert_eq!(ask::<usize>(&mut client, &["DBSIZE"]).expect("a number"), 0);
-        let mut there = target.client();
+        let mut target_client = target.client();
         for (n, written) in written.iter().enumerate() {
-            let len: usize = ask(&mut there, &["LLEN", &format!("k{n}")]).expect("a number");
+            let len: usize = ask(&mut target_client, &["LLEN", &format!("k{n}")]).expect("a number");
             assert_eq!(len, written.load(Ordering::Relaxed), "key {n}");
         }
     });
@@ -327,19 +331,22 @@ fn no_write_is_lost_during_migration() {
 fn concurrent_migrations_move_a_key_once() {
     for_workers(&[], |source| {
         let target = Server::start(&[]);
-        let (mut here, mut there) = (source.client(), target.client());
+        let (mut source_client, mut target_client) = (source.client(), target.client());
         for round in 0..50 {
-            ask::<()>(&mut here, &["SET", "a", &round.to_string()]).expect("a write");
+            ask::<()>(&mut source_client, &["SET", "a", &round.to_string()]).expect("a write");
             let moves = |mut client: Connection| {
                 let port = target.port();
                 move || migrate(&mut client, port, &["a", "0", "5000", "REPLACE"])
             };
-            let told = std::thread::scope(|scope| {
+            let reply = std::thread::scope(|scope| {
                 let both = [scope.spawn(moves(source.client())), scope.spawn(moves(source.client()))];
                 both.map(|one| one.join().expect("no panic"))
             });
-            assert!(told.contains(&"OK".into()) && told.iter().all(|told| told == "OK" || told == "NOKEY"), "{told:?}");
-            assert_eq!((get(&mut here, "a"), get(&mut there, "a")), (None, Some(round.to_string())));
+            assert!(
+                reply.contains(&"OK".into()) && reply.iter().all(|reply| reply == "OK" || reply == "NOKEY"),
+                "{reply:?}"
+            );
+            assert_eq!((get(&mut source_client, "a"), get(&mut target_client, "a")), (None, Some(round.to_string())));
         }
     });
 }
@@ -374,7 +381,7 @@ fn keys_migrate_to_valkey() {
     wait_until("the Valkey accepts connections", || client.get_connection().is_ok());
     for_workers(&[], |source| {
         let mut connection = client.get_connection().expect("a connection");
-        moves_everything(source, &mut connection, valkey.port);
+        assert_all_types_migrate(source, &mut connection, valkey.port);
         ask::<()>(&mut connection, &["FLUSHALL"]).expect("a flush");
     });
 }

@@ -1,4 +1,4 @@
-//! MONITOR: who is shown what, in which order, and who is not.
+//! MONITOR: which commands each client sees, in which order, and which are hidden.
 
 mod common;
 

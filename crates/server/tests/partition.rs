@@ -1,17 +1,17 @@
-//! Networks that come apart: a primary, two replicas and three Sentinels (the one that others wrote) in network
-//! namespaces of their own, with a client beside each, that write and ask with WAIT 1 that a replica has it. The
-//! primary is cut off, is heard no more but hears, has a slow link, or stands still; the others go on, and when all is
-//! well again, every node holds the same and no write is lost that counts.
+//! Network partitions: a primary, two replicas and three Sentinels (Valkey's) in separate network namespaces. A client
+//! in each namespace writes, and confirms each write with WAIT 1. The primary is cut off, can only receive, has a slow
+//! link, or stops. The other nodes continue; when the fault has ended, all nodes must hold the same data, and no write
+//! that counts may be lost.
 //!
-//! **Which writes count.** Sentinel promotes the replica that was further when it last asked both, which may be seconds
-//! ago. So what one replica alone had confirmed in the moment before a fault may be lost, whatever servers do. A write
-//! counts if WAIT was answered with 1 or more
+//! **Which writes count.** Sentinel promotes the replica with the higher offset in its latest poll, which may be
+//! seconds old. So a write that only one replica confirmed just before a fault may be lost, whatever servers do. A
+//! write counts if WAIT returned 1 or more
 //!
-//! - before the fault, by so much that the other replica had it too ([`MARGIN`]), or
-//! - by the server that is the primary when all is well again: it and a replica have it, and it was not replaced since.
+//! - long enough before the fault that the other replica had it too ([`MARGIN`]), or
+//! - on the server that is the primary after the fault: it and a replica have the write, and it was not replaced since.
 //!
-//! `KVICK_PARTITIONS` is the number of rounds, 4 unless that is set. Namespaces need root, and Sentinel's program is
-//! found by [`common::peer::sentinel`]; without them the test says that it is not run, and why.
+//! `KVICK_PARTITIONS` sets the number of rounds (default: 4). Namespaces need root, and [`common::peer::sentinel`]
+//! finds the program of Sentinel. Without either the test prints the reason and passes.
 
 mod common;
 
@@ -43,7 +43,7 @@ const CALM: Duration = Duration::from_secs(2);
 /// How long it may take until all is well again.
 const RECOVERY: Duration = Duration::from_secs(60);
 /// How long a client waits for a reply.
-const PATIENCE: Duration = Duration::from_secs(1);
+const WAIT_LIMIT: Duration = Duration::from_secs(1);
 
 /// Runs a program; what it complained of.
 fn run(line: &str) -> Result<(), String> {
@@ -55,7 +55,7 @@ fn run(line: &str) -> Result<(), String> {
 }
 
 #[track_caller]
-fn must(line: &str) {
+fn run_or_panic(line: &str) {
     run(line).unwrap_or_else(|error| panic!("{error}"));
 }
 
@@ -126,20 +126,22 @@ impl Network {
     }
 
     fn set_link(&self, node: usize, state: &str) {
-        must(&format!("ip -n {} link set port{node} {state}", self.name(NODES)));
+        run_or_panic(&format!("ip -n {} link set port{node} {state}", self.name(NODES)));
     }
 
-    /// Has a node speak to nobody, while it hears: it takes the others to have an address that is nobody's.
-    fn mute(&self, node: usize) {
+    /// Makes a node unable to send while it still receives: it maps the other nodes to an unused hardware address.
+    fn silence(&self, node: usize) {
         for other in (0..NODES).filter(|other| *other != node) {
             let (name, address) = (self.name(node), address(other));
-            must(&format!("ip -n {name} neigh replace {address} lladdr 02:00:00:00:00:fe dev eth0 nud permanent"));
+            run_or_panic(&format!(
+                "ip -n {name} neigh replace {address} lladdr 02:00:00:00:00:fe dev eth0 nud permanent"
+            ));
         }
     }
 
     fn unmute(&self, node: usize) {
         for other in (0..NODES).filter(|other| *other != node) {
-            must(&format!("ip -n {} neigh del {} dev eth0", self.name(node), address(other)));
+            run_or_panic(&format!("ip -n {} neigh del {} dev eth0", self.name(node), address(other)));
         }
     }
 }
@@ -160,7 +162,7 @@ fn address(node: usize) -> IpAddr {
 /// A Sentinel, ended when dropped.
 struct Sentinel {
     child: Child,
-    folder: TempDir,
+    data_dir: TempDir,
 }
 
 impl Drop for Sentinel {
@@ -169,7 +171,7 @@ impl Drop for Sentinel {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
-            let log = std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
+            let log = std::fs::read_to_string(self.data_dir.path().join("log")).unwrap_or_default();
             println!("A Sentinel's log:\n{log}");
         }
     }
@@ -217,8 +219,8 @@ impl Site {
     }
 
     fn watch(&self, node: usize, program: &std::path::Path) -> Sentinel {
-        let folder = TempDir::new().expect("a folder");
-        let file = folder.path().join("sentinel.conf");
+        let data_dir = TempDir::new().expect("a folder");
+        let file = data_dir.path().join("sentinel.conf");
         let lines = format!(
             "port {SENTINEL_PORT}\nprotected-mode no\nsentinel monitor main {} {} 2\n\
              sentinel down-after-milliseconds main 1500\nsentinel failover-timeout main 5000\n",
@@ -227,20 +229,20 @@ impl Site {
         );
         std::fs::write(&file, lines).expect("a file");
         let mut command = Command::new(program);
-        command.arg(&file).arg("--sentinel").current_dir(folder.path()).stdin(Stdio::null());
-        command.stdout(File::create(folder.path().join("log")).expect("a log"));
+        command.arg(&file).arg("--sentinel").current_dir(data_dir.path()).stdin(Stdio::null());
+        command.stdout(File::create(data_dir.path().join("log")).expect("a log"));
         self.network.prepare(node, &mut command);
-        Sentinel { child: command.spawn().expect("Sentinel's program"), folder }
+        Sentinel { child: command.spawn().expect("Sentinel's program"), data_dir }
     }
 
     /// Asks the Sentinel of a node, from there.
     fn ask_sentinel(&self, node: usize, words: &[&str]) -> Option<Reply> {
-        self.network.inside(node, || Wire::connect(SENTINEL_PORT, PATIENCE).ok()?.ask(words).ok())
+        self.network.inside(node, || Wire::connect(SENTINEL_PORT, WAIT_LIMIT).ok()?.ask(words).ok())
     }
 
     /// Asks a node, from there.
     fn ask(&self, node: usize, words: &[&str]) -> Option<Reply> {
-        self.ask_patiently(node, words, PATIENCE)
+        self.ask_patiently(node, words, WAIT_LIMIT)
     }
 
     /// The same, where the answer takes longer.
@@ -254,7 +256,7 @@ impl Site {
         self.ask(node, &["INFO", "REPLICATION"]).map(|reply| reply.text()).unwrap_or_default()
     }
 
-    /// The node that is the primary, when all agree about that, and follow it with nothing left to be told.
+    /// The primary, once all nodes agree on it and have replicated everything.
     fn primary(&self) -> Option<usize> {
         let infos: Vec<String> = (0..NODES).map(|node| self.replication(node)).collect();
         let field = |node: usize, name: &str| {
@@ -271,8 +273,8 @@ impl Site {
                     && field(node, "master_link_status") == "up"
         };
         let agrees = |node: usize| {
-            let told = self.ask_sentinel(node, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main"]);
-            told.is_some_and(|told| told.items().iter().map(Reply::text).eq([host.clone(), port.clone()]))
+            let reply = self.ask_sentinel(node, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main"]);
+            reply.is_some_and(|reply| reply.items().iter().map(Reply::text).eq([host.clone(), port.clone()]))
         };
         (0..NODES).all(|node| follows(node) && agrees(node)).then_some(primary)
     }
@@ -312,7 +314,7 @@ struct Confirmed {
 /// Writes from one node to whom its Sentinel calls the primary, and notes what is confirmed.
 fn write(number: &AtomicU64, stop: &AtomicBool, confirmed: &Mutex<Vec<Confirmed>>) {
     while !stop.load(Ordering::Relaxed) {
-        let connected = primary_by_sentinel().and_then(|by| Some((by, Wire::connect_to(by, PATIENCE).ok()?)));
+        let connected = primary_by_sentinel().and_then(|by| Some((by, Wire::connect_to(by, WAIT_LIMIT).ok()?)));
         let Some((by, mut wire)) = connected else {
             std::thread::sleep(Duration::from_millis(50));
             continue;
@@ -335,11 +337,11 @@ fn write(number: &AtomicU64, stop: &AtomicBool, confirmed: &Mutex<Vec<Confirmed>
     }
 }
 
-/// Who the primary is, by what the Sentinel of this thread's node says.
+/// The primary according to the Sentinel of this thread's node.
 fn primary_by_sentinel() -> Option<SocketAddr> {
-    let mut wire = Wire::connect(SENTINEL_PORT, PATIENCE).ok()?;
-    let told = wire.ask(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main"]).ok()?;
-    let [host, port] = told.items() else { return None };
+    let mut wire = Wire::connect(SENTINEL_PORT, WAIT_LIMIT).ok()?;
+    let reply = wire.ask(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main"]).ok()?;
+    let [host, port] = reply.items() else { return None };
     Some(SocketAddr::new(host.text().parse().ok()?, port.text().parse().ok()?))
 }
 
@@ -357,7 +359,7 @@ impl Fault {
         match self {
             Fault::CutOff => site.network.set_link(node, "down"),
             Fault::StandsStill => site.servers[node].signal(libc::SIGSTOP),
-            Fault::Mute => site.network.mute(node),
+            Fault::Mute => site.network.silence(node),
             Fault::Slow => site.network.cables[node].delay(DELAY),
         }
     }
@@ -374,7 +376,7 @@ impl Fault {
 
 /// Those writes that a server does not hold.
 fn missing(server: SocketAddr, writes: &[Confirmed]) -> Vec<&Confirmed> {
-    let mut wire = Wire::connect_to(server, PATIENCE).expect("a connection");
+    let mut wire = Wire::connect_to(server, WAIT_LIMIT).expect("a connection");
     let mut is_there = |write: &&Confirmed| {
         let number = write.number.to_string();
         wire.ask(&["GET", &format!("write:{number}")]).expect("a reply").text() == number
@@ -382,7 +384,7 @@ fn missing(server: SocketAddr, writes: &[Confirmed]) -> Vec<&Confirmed> {
     writes.iter().filter(|write| !is_there(write)).collect()
 }
 
-/// One fault: begun while clients write, ended, and what is there afterwards. `number` is that of the next write.
+/// One round: starts a fault while clients write, ends it, and checks the data. `number` is that of the next write.
 fn round(site: &Site, fault: Fault, number: &AtomicU64) {
     let old = site.wait_until_well();
     println!("  the primary is node {old}");

@@ -1,5 +1,5 @@
-//! Dumps, end to end: what was saved is loaded again, by this server and by Valkey; a save is of one moment and never
-//! harms the dump that was there; a damaged dump is refused.
+//! Dumps, end to end: Kvick and Valkey load what was saved; a save is a point-in-time snapshot and never harms the
+//! existing dump; a damaged dump is refused.
 
 mod common;
 
@@ -15,12 +15,12 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tempfile::TempDir;
 
-/// A folder that outlives servers.
-struct Folder(TempDir);
+/// A directory that outlives servers.
+struct DataDir(TempDir);
 
-impl Folder {
+impl DataDir {
     fn new() -> Self {
-        Folder(tempfile::tempdir().expect("a temporary folder"))
+        DataDir(tempfile::tempdir().expect("a temporary folder"))
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -44,7 +44,7 @@ impl Folder {
         names
     }
 
-    /// Runs the server until it ends; its exit code and what it told.
+    /// Runs the server until it exits; returns its exit code and output.
     fn run(&self, args: &[&str]) -> (Option<i32>, String) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kvick-server"));
         command.args(self.args(&["--port", "0", "--unixsocket", "socket", "--save", ""])).args(args);
@@ -93,7 +93,7 @@ fn fill_collections(client: &mut Connection) {
 }
 
 /// What is in the collections, and how they are encoded.
-fn look_at_collections(client: &mut Connection) -> Vec<String> {
+fn collection_summaries(client: &mut Connection) -> Vec<String> {
     let mut seen = Vec::new();
     for size in ["small", "large"] {
         for (line, in_order) in [
@@ -123,24 +123,24 @@ fn look_at_collections(client: &mut Connection) -> Vec<String> {
 #[test]
 fn saved_data_survive_a_restart() {
     for workers in ["1", "4"] {
-        let folder = Folder::new();
-        let mut server = folder.start(&["--io-threads", workers]);
+        let data_dir = DataDir::new();
+        let mut server = data_dir.start(&["--io-threads", workers]);
         let mut client = server.client();
         fill(&mut client);
         fill_collections(&mut client);
-        let (before, collections) = (digest(&mut client), look_at_collections(&mut client));
+        let (before, collections) = (digest(&mut client), collection_summaries(&mut client));
         ok(&mut client, "SAVE");
         assert_eq!(info(&mut client)["rdb_changes_since_last_save"], "0");
         ok(&mut client, "SET unsaved lost");
         assert_eq!(info(&mut client)["rdb_changes_since_last_save"], "1");
         let _ = ask(&mut client, "SHUTDOWN NOSAVE");
         assert_eq!(server.end(), Some(0));
-        assert_eq!(folder.files(), ["dump.rdb"]);
+        assert_eq!(data_dir.files(), ["dump.rdb"]);
 
-        let server = folder.start(&["--io-threads", workers]);
+        let server = data_dir.start(&["--io-threads", workers]);
         let mut client = server.client();
         assert_eq!(digest(&mut client), before);
-        assert_eq!(look_at_collections(&mut client), collections);
+        assert_eq!(collection_summaries(&mut client), collections);
         assert_eq!(client.pexpire_time::<_, i64>("bounded").ok(), Some(99999999999999));
         let info = info(&mut client);
         assert_eq!((&*info["loading"], &*info["rdb_last_load_keys_loaded"]), ("0", "2018"));
@@ -157,8 +157,8 @@ fn saved_data_survive_a_restart() {
 
 #[test]
 fn expired_keys_are_skipped_when_a_dump_is_loaded() {
-    let folder = Folder::new();
-    let mut server = folder.start(&[]);
+    let data_dir = DataDir::new();
+    let mut server = data_dir.start(&[]);
     let mut client = server.client();
     ok(&mut client, "DEBUG SET-ACTIVE-EXPIRE 0");
     ok(&mut client, "SET lasting 1");
@@ -168,7 +168,7 @@ fn expired_keys_are_skipped_when_a_dump_is_loaded() {
     ok(&mut client, "SAVE");
     let _ = ask(&mut client, "SHUTDOWN NOSAVE");
     server.end();
-    let server = folder.start(&[]);
+    let server = data_dir.start(&[]);
     let mut client = server.client();
     assert_eq!(cmd("DBSIZE").query::<i64>(&mut client).ok(), Some(1));
     let info = info(&mut client);
@@ -178,8 +178,8 @@ fn expired_keys_are_skipped_when_a_dump_is_loaded() {
 #[test]
 fn a_background_save_is_a_point_in_time_snapshot() {
     const PAIRS: usize = 2000;
-    let folder = Folder::new();
-    let server = folder.start(&["--io-threads", "4"]);
+    let data_dir = DataDir::new();
+    let server = data_dir.start(&["--io-threads", "4"]);
     let mut client = server.client();
     for n in 0..PAIRS {
         ok(&mut client, &format!("MSET left:{n} 0 right:{n} 0"));
@@ -194,7 +194,7 @@ fn a_background_save_is_a_point_in_time_snapshot() {
                 while !ended.load(Ordering::Relaxed) {
                     let n = round * 7919 % PAIRS;
                     match round % 5 {
-                        // Made again at once: the pair is there or not as a whole.
+                        // Recreated at once: both keys of the pair exist, or neither.
                         0 => ok(&mut client, &format!("DEL left:{n} right:{n}")),
                         _ => ok(&mut client, &format!("MSET left:{n} {round} right:{n} {round}")),
                     }
@@ -214,7 +214,7 @@ fn a_background_save_is_a_point_in_time_snapshot() {
             let info = info(&mut client);
             assert_eq!((&*info["rdb_last_bgsave_status"], &*info["rdb_saves"]), ("ok", &*(round + 1).to_string()));
             assert_ne!(info["rdb_last_cow_size"], "0");
-            assert_consistent(&folder.path("dump.rdb"), PAIRS);
+            assert_consistent(&data_dir.path("dump.rdb"), PAIRS);
         }
     });
 }
@@ -222,7 +222,7 @@ fn a_background_save_is_a_point_in_time_snapshot() {
 /// Checks that in a dump both halves of each pair are the same.
 #[track_caller]
 fn assert_consistent(dump: &Path, pairs: usize) {
-    let copy = Folder::new();
+    let copy = DataDir::new();
     fs::copy(dump, copy.path("dump.rdb")).expect("a dump");
     let server = copy.start(&[]);
     let mut client = server.client();
@@ -236,8 +236,8 @@ fn assert_consistent(dump: &Path, pairs: usize) {
 
 #[test]
 fn flushdb_and_swapdb_do_not_affect_a_running_save() {
-    let folder = Folder::new();
-    let server = folder.start(&["--io-threads", "4"]);
+    let data_dir = DataDir::new();
+    let server = data_dir.start(&["--io-threads", "4"]);
     let mut client = server.client();
     fill(&mut client);
     let before = digest(&mut client);
@@ -281,8 +281,8 @@ fn one_background_save_runs_at_a_time_and_can_be_cancelled() {
 
 #[test]
 fn a_transaction_is_saved_completely_or_not_at_all() {
-    let folder = Folder::new();
-    let server = folder.start(&["--io-threads", "4"]);
+    let data_dir = DataDir::new();
+    let server = data_dir.start(&["--io-threads", "4"]);
     let mut client = server.client();
     let transaction = |client: &mut Connection| -> Vec<Value> {
         ok(client, "MULTI");
@@ -305,15 +305,15 @@ fn a_transaction_is_saved_completely_or_not_at_all() {
 
 #[test]
 fn flushall_cancels_a_background_save() {
-    let folder = Folder::new();
-    let server = folder.start(&[]);
+    let data_dir = DataDir::new();
+    let server = data_dir.start(&[]);
     let mut client = server.client();
     ok(&mut client, "DEBUG POPULATE 1000");
     ok(&mut client, "CONFIG SET rdb-key-save-delay 1000000");
     ok(&mut client, "BGSAVE");
     ok(&mut client, "FLUSHALL");
     wait_for_background_save(&mut client);
-    assert!(folder.files().is_empty(), "without save points, nothing is saved");
+    assert!(data_dir.files().is_empty(), "without save points, nothing is saved");
     ok(&mut client, "CONFIG SET rdb-key-save-delay 0");
     ok(&mut client, "DEBUG POPULATE 10");
     ok(&mut client, "SAVE");
@@ -341,14 +341,14 @@ fn limit_files(command: &mut Command, bytes: u64) {
 
 #[test]
 fn a_full_disk_keeps_the_old_dump_and_stops_writes() {
-    let folder = Folder::new();
-    let server = Server::start_prepared(&folder.args(&["--rdbcompression", "no"]), &mut |command| {
+    let data_dir = DataDir::new();
+    let server = Server::start_prepared(&data_dir.args(&["--rdbcompression", "no"]), &mut |command| {
         limit_files(command, 100_000);
     });
     let mut client = server.client();
     ok(&mut client, "SET small value");
     ok(&mut client, "SAVE");
-    let old = fs::read(folder.path("dump.rdb")).expect("a dump");
+    let old = fs::read(data_dir.path("dump.rdb")).expect("a dump");
     ok(&mut client, "SETRANGE large 200000 x");
     assert_eq!(error(&mut client, "SAVE").trim(), "ERR");
     assert_eq!(info(&mut client)["rdb_last_bgsave_status"], "ok");
@@ -358,8 +358,8 @@ fn a_full_disk_keeps_the_old_dump_and_stops_writes() {
     wait_until("it is told", || {
         server.log().contains("Write error while saving DB to the disk(rdbSaveRio): File too large")
     });
-    assert!(fs::read(folder.path("dump.rdb")).expect("a dump") == old);
-    assert_eq!(folder.files(), ["dump.rdb"]);
+    assert!(fs::read(data_dir.path("dump.rdb")).expect("a dump") == old);
+    assert_eq!(data_dir.files(), ["dump.rdb"]);
 
     ok(&mut client, "SET without save-points");
     cmd("CONFIG").arg("SET").arg("save").arg("3600 100000").exec(&mut client).expect("a setting");
@@ -378,9 +378,9 @@ fn a_full_disk_keeps_the_old_dump_and_stops_writes() {
 
 #[test]
 fn a_missing_directory_and_an_occupied_path_are_reported() {
-    let folder = Folder::new();
-    fs::create_dir(folder.path("inner")).expect("a folder");
-    let inner = folder.path("inner");
+    let data_dir = DataDir::new();
+    fs::create_dir(data_dir.path("inner")).expect("a folder");
+    let inner = data_dir.path("inner");
     let server = Server::start(&["--dir", inner.to_str().expect("a plain path")]);
     let mut client = server.client();
     ok(&mut client, "SET a b");
@@ -396,24 +396,24 @@ fn a_missing_directory_and_an_occupied_path_are_reported() {
 
 #[test]
 fn an_unreadable_dump_prevents_startup() {
-    let folder = Folder::new();
-    let mut server = folder.start(&[]);
+    let data_dir = DataDir::new();
+    let mut server = data_dir.start(&[]);
     let mut client = server.client();
     ok(&mut client, "DEBUG POPULATE 100");
     ok(&mut client, "SAVE");
     drop(client);
     server.signal(libc::SIGKILL);
     server.end();
-    let good = fs::read(folder.path("dump.rdb")).expect("a dump");
+    let valid = fs::read(data_dir.path("dump.rdb")).expect("a dump");
     let with = |at: usize, bytes: &[u8]| {
-        let mut dump = good.clone();
+        let mut dump = valid.clone();
         dump[at..at + bytes.len()].copy_from_slice(bytes);
         dump
     };
-    let end = good.len();
+    let end = valid.len();
     let cases = [
         (
-            good[..end / 2].to_vec(),
+            valid[..end / 2].to_vec(),
             format!(
                 "Short read or OOM loading DB. Unrecoverable error, aborting now. Internal error in RDB reading offset \
                  {}",
@@ -434,35 +434,35 @@ fn an_unreadable_dump_prevents_startup() {
         ),
     ];
     for (dump, words) in cases {
-        fs::write(folder.path("dump.rdb"), &dump).expect("written");
-        let (code, log) = folder.run(&[]);
+        fs::write(data_dir.path("dump.rdb"), &dump).expect("written");
+        let (code, log) = data_dir.run(&[]);
         assert_eq!(code, Some(1), "{log}");
         assert!(log.contains(&words), "{words}: {log}");
         // What is damaged is looked into; the reason is found again.
         let damaged = words.contains("Internal error") || words.contains("CRC");
-        for told in ["--- RDB ERROR DETECTED ---", "Terminating server after rdb file reading failure."] {
-            assert_eq!(log.contains(told), damaged, "{words}: {log}");
+        for text in ["--- RDB ERROR DETECTED ---", "Terminating server after rdb file reading failure."] {
+            assert_eq!(log.contains(text), damaged, "{words}: {log}");
         }
         assert!(!log.contains("Reading key '"), "user data is hidden: {log}");
         assert!(log.trim_end().ends_with("Fatal error loading the DB, check server logs. Exiting."), "{log}");
-        assert!(fs::read(folder.path("dump.rdb")).expect("a dump") == dump);
+        assert!(fs::read(data_dir.path("dump.rdb")).expect("a dump") == dump);
     }
-    assert_eq!(folder.files(), ["dump.rdb"]);
+    assert_eq!(data_dir.files(), ["dump.rdb"]);
 }
 
 #[test]
 fn a_loading_server_replies_loading() {
-    let folder = Folder::new();
-    let mut server = folder.start(&[]);
+    let data_dir = DataDir::new();
+    let mut server = data_dir.start(&[]);
     let mut client = server.client();
     ok(&mut client, "DEBUG POPULATE 20000 key 100");
     ok(&mut client, "SAVE");
     drop(client);
     server.signal(libc::SIGKILL);
     server.end();
-    let old = fs::read(folder.path("dump.rdb")).expect("a dump");
+    let old = fs::read(data_dir.path("dump.rdb")).expect("a dump");
     for workers in ["1", "4"] {
-        let args = folder.args(&["--key-load-delay", "500", "--io-threads", workers]);
+        let args = data_dir.args(&["--key-load-delay", "500", "--io-threads", workers]);
         let server = Server::start_loading(&args);
         let mut client = server.client();
         for line in ["PING", "GET key:1", "SET a b", "SAVE", "BGSAVE", "FLUSHALL"] {
@@ -479,17 +479,17 @@ fn a_loading_server_replies_loading() {
         assert_eq!(cmd("DBSIZE").query::<i64>(&mut client).ok(), Some(20000));
     }
     // Whoever ends the server now does not lose the dump.
-    let mut server = Server::start_loading(&folder.args(&["--key-load-delay", "500", "--save", "1 1"]));
+    let mut server = Server::start_loading(&data_dir.args(&["--key-load-delay", "500", "--save", "1 1"]));
     server.signal(libc::SIGTERM);
     assert_eq!(server.end(), Some(0));
     assert!(!server.log().contains("Ready to accept connections"));
-    assert!(fs::read(folder.path("dump.rdb")).expect("a dump") == old);
+    assert!(fs::read(data_dir.path("dump.rdb")).expect("a dump") == old);
 }
 
 #[test]
 fn commands_wait_for_a_short_load() {
-    let folder = Folder::new();
-    let mut server = folder.start(&[]);
+    let data_dir = DataDir::new();
+    let mut server = data_dir.start(&[]);
     let mut client = server.client();
     ok(&mut client, "DEBUG POPULATE 30 key 100");
     ok(&mut client, "SAVE");
@@ -497,7 +497,7 @@ fn commands_wait_for_a_short_load() {
     server.signal(libc::SIGKILL);
     server.end();
     for workers in ["1", "4"] {
-        let server = Server::start_loading(&folder.args(&["--key-load-delay", "1500", "--io-threads", workers]));
+        let server = Server::start_loading(&data_dir.args(&["--key-load-delay", "1500", "--io-threads", workers]));
         let clients: Vec<_> = (0..5).map(|_| server.client()).collect();
         for mut client in clients {
             assert_eq!(cmd("GET").arg("key:7").query::<Option<String>>(&mut client).map(|v| v.is_some()), Ok(true));
@@ -530,8 +530,8 @@ fn the_data_set_is_saved_at_shutdown_if_configured() {
         ("", "SHUTDOWN", false),
         ("", "SHUTDOWN SAVE", true),
     ] {
-        let folder = Folder::new();
-        let mut server = folder.start(&["--save", save, "--io-threads", "4"]);
+        let data_dir = DataDir::new();
+        let mut server = data_dir.start(&["--save", save, "--io-threads", "4"]);
         let mut client = server.client();
         fill(&mut client);
         let before = digest(&mut client);
@@ -541,10 +541,10 @@ fn the_data_set_is_saved_at_shutdown_if_configured() {
             line => assert!(ask(&mut client, line).is_err()),
         }
         assert_eq!(server.end(), Some(0), "{}", server.log());
-        assert_eq!(folder.files() == ["dump.rdb"], saved, "{save} {end}");
+        assert_eq!(data_dir.files() == ["dump.rdb"], saved, "{save} {end}");
         assert_eq!(server.log().contains("Saving the final RDB snapshot before exiting."), saved);
         if saved {
-            let server = folder.start(&[]);
+            let server = data_dir.start(&[]);
             assert_eq!(digest(&mut server.client()), before, "{save} {end}");
         }
     }
@@ -552,8 +552,8 @@ fn the_data_set_is_saved_at_shutdown_if_configured() {
 
 #[test]
 fn acknowledged_writes_are_in_the_final_save() {
-    let folder = Folder::new();
-    let mut server = folder.start(&["--save", "900 1", "--io-threads", "4"]);
+    let data_dir = DataDir::new();
+    let mut server = data_dir.start(&["--save", "900 1", "--io-threads", "4"]);
     let counts: Vec<u64> = std::thread::scope(|scope| {
         let writers: Vec<_> = (0..4)
             .map(|writer| {
@@ -574,7 +574,7 @@ fn acknowledged_writes_are_in_the_final_save() {
         writers.into_iter().map(|writer| writer.join().expect("a count")).collect()
     });
     assert_eq!(server.end(), Some(0));
-    let server = folder.start(&[]);
+    let server = data_dir.start(&[]);
     let mut client = server.client();
     for (writer, acknowledged) in counts.into_iter().enumerate() {
         let saved: u64 = client.get(format!("counter:{writer}")).expect("a counter");
@@ -584,45 +584,45 @@ fn acknowledged_writes_are_in_the_final_save() {
 
 #[test]
 fn a_failed_final_save_prevents_shutdown_unless_forced() {
-    let folder = Folder::new();
-    let mut server = folder.start(&["--save", "900 1"]);
+    let data_dir = DataDir::new();
+    let mut server = data_dir.start(&["--save", "900 1"]);
     let mut client = server.client();
     ok(&mut client, "SET a b");
-    fs::create_dir(folder.path("dump.rdb")).expect("a folder");
+    fs::create_dir(data_dir.path("dump.rdb")).expect("a folder");
     server.signal(libc::SIGTERM);
     wait_until("it refuses", || server.log().contains("Error trying to save the DB, can't exit."));
     assert_eq!(error(&mut client, "SHUTDOWN"), "ERR Errors trying to SHUTDOWN. Check logs.");
     assert_eq!(client.get::<_, String>("a").as_deref(), Ok("b"));
     assert!(ask(&mut client, "SHUTDOWN FORCE").is_err());
     assert_eq!(server.end(), Some(0));
-    assert_eq!(folder.files(), ["dump.rdb"]);
+    assert_eq!(data_dir.files(), ["dump.rdb"]);
 }
 
 #[test]
 fn incomplete_files_are_deleted_at_shutdown() {
     for end in ["SHUTDOWN NOSAVE", "SHUTDOWN SAVE", "SIGINT twice"] {
-        let folder = Folder::new();
-        let mut server = folder.start(&["--save", "900 1"]);
+        let data_dir = DataDir::new();
+        let mut server = data_dir.start(&["--save", "900 1"]);
         let mut client = server.client();
         ok(&mut client, "DEBUG POPULATE 20");
         ok(&mut client, "CONFIG SET rdb-key-save-delay 100000");
         if end == "SIGINT twice" {
             server.signal(libc::SIGINT);
-            wait_until("the last save has begun", || folder.path(&format!("temp-{}.rdb", server.pid())).exists());
+            wait_until("the last save has begun", || data_dir.path(&format!("temp-{}.rdb", server.pid())).exists());
             server.signal(libc::SIGINT);
             assert_eq!(server.end(), Some(1));
-            assert!(folder.files().is_empty(), "{:?}", folder.files());
+            assert!(data_dir.files().is_empty(), "{:?}", data_dir.files());
             continue;
         }
         ok(&mut client, "BGSAVE");
-        wait_until("a save has begun", || !folder.files().is_empty());
+        wait_until("a save has begun", || !data_dir.files().is_empty());
         ok(&mut client, "CONFIG SET rdb-key-save-delay 1");
         assert!(ask(&mut client, end).is_err());
         // Already when the client has seen that it is gone.
         let expected: &[&str] = if end == "SHUTDOWN SAVE" { &["dump.rdb"] } else { &[] };
-        assert_eq!(folder.files(), expected, "{end}");
+        assert_eq!(data_dir.files(), expected, "{end}");
         assert_eq!(server.end(), Some(0));
-        assert_eq!(folder.files(), expected, "{end}");
+        assert_eq!(data_dir.files(), expected, "{end}");
     }
 }
 
@@ -654,8 +654,8 @@ fn debug_reload_saves_and_loads() {
 #[test]
 fn access_data_are_saved_if_eviction_uses_them() {
     for (policy, subcommand, pause) in [("allkeys-lfu", "FREQ", false), ("allkeys-lru", "IDLETIME", true)] {
-        let folder = Folder::new();
-        let server = folder.start(&["--maxmemory-policy", policy, "--lfu-log-factor", "0"]);
+        let data_dir = DataDir::new();
+        let server = data_dir.start(&["--maxmemory-policy", policy, "--lfu-log-factor", "0"]);
         let mut client = server.client();
         ok(&mut client, "SET a b");
         (0..50).for_each(|_| ok(&mut client, "GET a"));
@@ -676,13 +676,13 @@ fn access_data_are_saved_if_eviction_uses_them() {
 
 #[test]
 fn a_dump_can_be_saved_for_older_servers() {
-    let folder = Folder::new();
-    let server = folder.start(&["--rdb-save-version", "11"]);
+    let data_dir = DataDir::new();
+    let server = data_dir.start(&["--rdb-save-version", "11"]);
     let mut client = server.client();
     fill(&mut client);
     let before = digest(&mut client);
     ok(&mut client, "SAVE");
-    let old = fs::read(folder.path("dump.rdb")).expect("a dump");
+    let old = fs::read(data_dir.path("dump.rdb")).expect("a dump");
     assert!(old.starts_with(b"REDIS0011"));
     // What the version has no form for makes a save fail, not lose it.
     ok(&mut client, "HSET passing field value");
@@ -691,12 +691,12 @@ fn a_dump_can_be_saved_for_older_servers() {
     ok(&mut client, "BGSAVE");
     wait_for_background_save(&mut client);
     assert_eq!(info(&mut client)["rdb_last_bgsave_status"], "err");
-    assert!(fs::read(folder.path("dump.rdb")).expect("a dump") == old);
+    assert!(fs::read(data_dir.path("dump.rdb")).expect("a dump") == old);
     ok(&mut client, "DEL passing");
     ok(&mut client, "CONFIG SET rdb-save-version 80");
     ok(&mut client, "DEBUG RELOAD NOSAVE");
     assert_eq!(digest(&mut client), before);
     ok(&mut client, "BGSAVE");
     wait_for_background_save(&mut client);
-    assert!(fs::read(folder.path("dump.rdb")).expect("a dump").starts_with(b"VALKEY080"));
+    assert!(fs::read(data_dir.path("dump.rdb")).expect("a dump").starts_with(b"VALKEY080"));
 }

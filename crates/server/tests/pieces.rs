@@ -1,5 +1,5 @@
-//! Large collections that clients write to while a snapshot is taken of them, end to end: in a dump, in the base of an
-//! append-only file and in what a replica begins with, they are as they were at one moment.
+//! Large collections that change while they are captured, end to end: a dump, the base of an append-only file and a
+//! full sync contain them as of one moment.
 
 mod common;
 
@@ -14,8 +14,9 @@ use tempfile::TempDir;
 
 const COUNT: usize = 6000;
 
-fn start(folder: &Path, args: &[&str]) -> Server {
-    let base = ["--dir", folder.to_str().expect("a plain path"), "--enable-debug-command", "yes", "--io-threads", "3"];
+fn start(data_dir: &Path, args: &[&str]) -> Server {
+    let base =
+        ["--dir", data_dir.to_str().expect("a plain path"), "--enable-debug-command", "yes", "--io-threads", "3"];
     Server::start(&[&base[..], args].concat())
 }
 
@@ -47,7 +48,7 @@ fn draw(state: &mut u64, end: usize) -> usize {
     (*state >> 33) as usize % end
 }
 
-/// Writes to the collections until told to stop; how often is counted.
+/// Writes to the collections until stopped, and counts the writes.
 fn write(server: &Server, seed: u64, stop: &AtomicBool, written: &AtomicU64) {
     let (mut client, mut state) = (server.client(), seed);
     while !stop.load(Ordering::Relaxed) {
@@ -93,7 +94,7 @@ fn write(server: &Server, seed: u64, stop: &AtomicBool, written: &AtomicU64) {
 }
 
 /// Has clients write to a server while `meanwhile` runs, which begins when the first have.
-fn beside_writers(server: &Server, seed: u64, meanwhile: impl FnOnce()) {
+fn with_writers(server: &Server, seed: u64, meanwhile: impl FnOnce()) {
     let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         let _stop = SetOnDrop(&stop);
@@ -109,8 +110,8 @@ fn beside_writers(server: &Server, seed: u64, meanwhile: impl FnOnce()) {
 
 #[test]
 fn a_dump_has_large_collections_as_of_its_start() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let server = start(folder.path(), &["--save", ""]);
+    let data_dir = tempfile::tempdir().expect("a temporary folder");
+    let server = start(data_dir.path(), &["--save", ""]);
     let mut client = server.client();
     for round in 0..3 {
         ok(&mut client, "FLUSHALL");
@@ -119,13 +120,13 @@ fn a_dump_has_large_collections_as_of_its_start() {
         ok(&mut client, "CONFIG SET rdb-key-save-delay 300");
         let before = digest(&mut client);
         ok(&mut client, "BGSAVE");
-        beside_writers(&server, round, || {
+        with_writers(&server, round, || {
             wait_until("the save is over", || persistence(&mut client, "rdb_bgsave_in_progress") == "0");
         });
         assert_eq!(persistence(&mut client, "rdb_last_bgsave_status"), "ok");
         assert_ne!(digest(&mut client), before);
         let copy = TempDir::new().expect("a temporary folder");
-        fs::copy(folder.path().join("dump.rdb"), copy.path().join("dump.rdb")).expect("a dump");
+        fs::copy(data_dir.path().join("dump.rdb"), copy.path().join("dump.rdb")).expect("a dump");
         let loaded = start(copy.path(), &["--save", ""]);
         assert_eq!(digest(&mut loaded.client()), before, "round {round}");
     }
@@ -134,14 +135,14 @@ fn a_dump_has_large_collections_as_of_its_start() {
 #[test]
 fn a_rewrite_includes_large_collections_changed_meanwhile() {
     for preamble in ["yes", "no"] {
-        let folder = tempfile::tempdir().expect("a temporary folder");
+        let data_dir = tempfile::tempdir().expect("a temporary folder");
         let args = ["--save", "", "--appendonly", "yes", "--appendfsync", "no", "--aof-use-rdb-preamble", preamble];
-        let server = start(folder.path(), &args);
+        let server = start(data_dir.path(), &args);
         let mut client = server.client();
         fill(&mut client);
         ok(&mut client, "CONFIG SET rdb-key-save-delay 300");
         ok(&mut client, "BGREWRITEAOF");
-        beside_writers(&server, 7, || {
+        with_writers(&server, 7, || {
             wait_until("the rewrite is over", || persistence(&mut client, "aof_rewrite_in_progress") == "0");
         });
         assert_eq!(persistence(&mut client, "aof_last_bgrewrite_status"), "ok");
@@ -153,8 +154,8 @@ fn a_rewrite_includes_large_collections_changed_meanwhile() {
 
 #[test]
 fn a_replica_syncs_large_collections_changed_meanwhile() {
-    let (folder, copy) = (TempDir::new().expect("a folder"), TempDir::new().expect("a folder"));
-    let primary = start(folder.path(), &["--save", "", "--repl-diskless-sync-delay", "0"]);
+    let (data_dir, copy) = (TempDir::new().expect("a folder"), TempDir::new().expect("a folder"));
+    let primary = start(data_dir.path(), &["--save", "", "--repl-diskless-sync-delay", "0"]);
     let mut client = primary.client();
     fill(&mut client);
     ok(&mut client, "CONFIG SET rdb-key-save-delay 300");
@@ -165,7 +166,7 @@ fn a_replica_syncs_large_collections_changed_meanwhile() {
         _ => false,
     };
     ok(&mut copied, &format!("REPLICAOF 127.0.0.1 {}", primary.port()));
-    beside_writers(&primary, 9, || {
+    with_writers(&primary, 9, || {
         wait_until("the replica is in touch", || info(&mut copied, "master_link_status:up"));
     });
     wait_until("the replica has all", || digest(&mut copied) == digest(&mut client));

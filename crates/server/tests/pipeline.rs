@@ -1,7 +1,7 @@
-//! Requests that come together: each is answered as if it had come alone.
+//! Pipelined requests: each gets the same reply as if it had been sent alone.
 //!
-//! Two servers are sent the same requests, one of them many at a time, the other each when the one before is answered.
-//! What they answer, what they count and what they hold at the end has to be the same.
+//! Two servers receive the same requests. The client pipelines them to one server, and waits for each reply from the
+//! other. Replies, statistics and the final data must be equal.
 
 mod common;
 

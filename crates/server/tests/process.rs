@@ -1,5 +1,5 @@
-//! The program as a process: how it starts, what it tells and leaves, and how it ends. Each test runs the real binary
-//! in a folder of its own and, where no TCP port is needed, behind a Unix socket there.
+//! The server as a process: startup, output, files and exit. Each test runs the binary in its own directory and, unless
+//! it needs a TCP port, on a Unix socket there.
 
 use kvick_testing::output;
 use std::fs;
@@ -15,24 +15,24 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// How long anything may take before a test fails.
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_LIMIT: Duration = Duration::from_secs(30);
 /// The line that a crash report begins with.
 const REPORT: &str = "=== KVICK BUG REPORT START: Cut & paste starting from here ===";
 
-fn folder() -> TempDir {
+fn data_dir() -> TempDir {
     tempfile::tempdir().unwrap()
 }
 
-/// The program, to be run in `folder` without arguments.
-fn program(folder: &TempDir) -> Command {
+/// The program, to be run in `data_dir` without arguments.
+fn program(data_dir: &TempDir) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kvick-server"));
-    command.current_dir(folder.path()).stdin(Stdio::null());
+    command.current_dir(data_dir.path()).stdin(Stdio::null());
     command
 }
 
 /// Runs the program to its end.
 fn run(args: &[&str]) -> Output {
-    output(program(&folder()).args(args))
+    output(program(&data_dir()).args(args))
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -46,7 +46,7 @@ fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
         if let Some(answer) = ask() {
             return answer;
         }
-        assert!(began.elapsed() < PATIENCE, "waited in vain for {what}");
+        assert!(began.elapsed() < WAIT_LIMIT, "waited in vain for {what}");
         std::thread::yield_now();
     }
 }
@@ -67,13 +67,13 @@ struct Server {
     child: Child,
     lines: Receiver<String>,
     log: String,
-    folder: TempDir,
+    data_dir: TempDir,
 }
 
 impl Server {
-    /// Starts a server behind the Unix socket `socket` in its folder.
+    /// Starts a server on the Unix socket `socket` in its directory.
     fn start(args: &[&str]) -> Self {
-        Self::start_in(folder(), args, |_| {})
+        Self::start_in(data_dir(), args, |_| {})
     }
 
     /// Starts a server whose ticks, at which a signal's request is acted upon, are held up.
@@ -83,27 +83,27 @@ impl Server {
         server
     }
 
-    fn start_in(folder: TempDir, args: &[&str], prepare: impl FnOnce(&mut Command)) -> Self {
-        let mut command = program(&folder);
+    fn start_in(data_dir: TempDir, args: &[&str], prepare: impl FnOnce(&mut Command)) -> Self {
+        let mut command = program(&data_dir);
         command.args(["--port", "0", "--unixsocket", "socket", "--io-threads", "2"]).args(args);
         prepare(&mut command);
-        let mut server = Self::spawn(command, folder);
+        let mut server = Self::spawn(command, data_dir);
         server.wait_for("Ready to accept connections unix");
         server
     }
 
-    fn spawn(mut command: Command, folder: TempDir) -> Self {
+    fn spawn(mut command: Command, data_dir: TempDir) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         let (sender, lines) = channel();
         std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
-        Server { child, lines, log: String::new(), folder }
+        Server { child, lines, log: String::new(), data_dir }
     }
 
     /// Reads the log up to a line with these words.
     fn wait_for(&mut self, words: &str) {
         loop {
-            match self.lines.recv_timeout(PATIENCE) {
+            match self.lines.recv_timeout(WAIT_LIMIT) {
                 Ok(line) => {
                     self.log += &format!("{line}\n");
                     if line.contains(words) {
@@ -125,12 +125,12 @@ impl Server {
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.data_dir.path().join(name)
     }
 
     fn connect(&self) -> UnixStream {
         let stream = UnixStream::connect(self.path("socket")).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(WAIT_LIMIT)).unwrap();
         stream
     }
 
@@ -197,10 +197,10 @@ fn check_system_reports_every_check() {
 
 #[test]
 fn an_invalid_line_prevents_startup_with_line_and_reason() {
-    let folder = folder();
-    let file = folder.path().canonicalize().unwrap().join("kvick.conf");
+    let data_dir = data_dir();
+    let file = data_dir.path().canonicalize().unwrap().join("kvick.conf");
     fs::write(&file, "timeout 1\n\nnosuch 7\n").unwrap();
-    let output = output(program(&folder).arg(&file));
+    let output = output(program(&data_dir).arg(&file));
     assert_eq!(output.status.code(), Some(1));
     let error = text(&output.stderr);
     assert!(error.contains("*** FATAL CONFIG FILE ERROR (Version 9.1."), "{error}");
@@ -211,21 +211,22 @@ fn an_invalid_line_prevents_startup_with_line_and_reason() {
 #[test]
 fn unsupported_settings_prevent_startup() {
     let output = run(&["--port", "0", "--loadmodule", "x.so"]);
-    let told = text(&output.stderr) + &text(&output.stdout);
-    assert_eq!(output.status.code(), Some(1), "{told}");
-    assert!(told.contains("not supported"), "{told}");
+    let messages = text(&output.stderr) + &text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{messages}");
+    assert!(messages.contains("not supported"), "{messages}");
     let unknown = run(&["--rename-command", "NOSUCH", "x"]);
     assert!(text(&unknown.stderr).contains("No such command in rename-command"));
 }
 
 #[test]
 fn files_includes_standard_input_and_options_are_read_in_order() {
-    let folder = folder();
-    fs::write(folder.path().join("more.conf"), "always-show-logo yes\nproc-title-template 'T {port} more'\n").unwrap();
-    fs::write(folder.path().join("kvick.conf"), "include more.conf\nloglevel debug\n").unwrap();
-    let mut command = program(&folder);
+    let data_dir = data_dir();
+    fs::write(data_dir.path().join("more.conf"), "always-show-logo yes\nproc-title-template 'T {port} more'\n")
+        .unwrap();
+    fs::write(data_dir.path().join("kvick.conf"), "include more.conf\nloglevel debug\n").unwrap();
+    let mut command = program(&data_dir);
     command.args(["kvick.conf", "--port", "0", "--unixsocket", "socket", "-"]).stdin(Stdio::piped());
-    let mut server = Server::spawn(command, folder);
+    let mut server = Server::spawn(command, data_dir);
     let mut stdin = server.child.stdin.take().unwrap();
     stdin.write_all(b"port 1\nproc-title-template 'T {port} stdin'\n").unwrap();
     drop(stdin);
@@ -314,7 +315,7 @@ fn shutdown_closes_every_connection_and_exits() {
 #[test]
 fn shutdown_refuses_invalid_options() {
     let mut server = Server::start(&["--shutdown-on-sigint", "save"]);
-    // Nothing can take the place of a folder.
+    // A file cannot replace a directory.
     fs::create_dir(server.path("dump.rdb")).unwrap();
     for (line, answer) in [
         ("SHUTDOWN LATER", "-ERR syntax error"),
@@ -354,16 +355,16 @@ impl Drop for KillOnDrop {
 
 #[test]
 fn a_daemon_detaches_and_writes_log_and_pid_file() {
-    let folder = folder();
+    let data_dir = data_dir();
     let args =
         ["--daemonize", "yes", "--port", "0", "--unixsocket", "socket", "--pidfile", "the.pid", "--logfile", "log"];
     // Since its output are pipes, this returns when the daemon has let go of them too.
-    let parent = output(program(&folder).args(args));
+    let parent = output(program(&data_dir).args(args));
     assert_eq!(parent.status.code(), Some(0));
     assert!(parent.stdout.is_empty() && parent.stderr.is_empty(), "{parent:?}");
-    let log = || fs::read_to_string(folder.path().join("log")).unwrap_or_default();
+    let log = || fs::read_to_string(data_dir.path().join("log")).unwrap_or_default();
     wait_for("the daemon", || log().contains("Ready to accept").then_some(()));
-    let pid: u32 = fs::read_to_string(folder.path().join("the.pid")).unwrap().trim().parse().unwrap();
+    let pid: u32 = fs::read_to_string(data_dir.path().join("the.pid")).unwrap().trim().parse().unwrap();
     let daemon = KillOnDrop(pid);
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let session = stat.rsplit_once(") ").unwrap().1.split(' ').nth(3).unwrap();
@@ -371,7 +372,7 @@ fn a_daemon_detaches_and_writes_log_and_pid_file() {
     signal(daemon.0, libc::SIGTERM);
     wait_for("the daemon's end", || log().contains("bye bye").then_some(()));
     assert!(log().lines().all(|line| line.starts_with(&format!("{pid}:M "))), "{}", log());
-    assert!(!folder.path().join("the.pid").exists());
+    assert!(!data_dir.path().join("the.pid").exists());
 }
 
 #[test]
@@ -381,12 +382,12 @@ fn the_log_file_has_the_configured_format() {
         ("logfmt", "iso8601", "pid=PID role=primary timestamp=\"2"),
         ("legacy", "iso8601", "PID:M 2"),
     ] {
-        let folder = folder();
-        fs::create_dir(folder.path().join("data")).unwrap();
-        let mut command = program(&folder);
+        let data_dir = data_dir();
+        fs::create_dir(data_dir.path().join("data")).unwrap();
+        let mut command = program(&data_dir);
         command.args(["--dir", "data", "--logfile", "the.log", "--port", "0", "--unixsocket", "s"]);
         command.args(["--log-format", format, "--log-timestamp-format", timestamp]);
-        let mut server = Server::spawn(command, folder);
+        let mut server = Server::spawn(command, data_dir);
         let path = server.path("data/the.log");
         let log = || fs::read_to_string(&path).unwrap_or_default();
         wait_for("the log", || log().contains("Ready to accept").then_some(()));
@@ -400,10 +401,10 @@ fn the_log_file_has_the_configured_format() {
 
 #[test]
 fn loglevel_filters_messages() {
-    let folder = folder();
-    let mut command = program(&folder);
+    let data_dir = data_dir();
+    let mut command = program(&data_dir);
     command.args(["--port", "0", "--unixsocket", "socket", "--loglevel", "warning"]);
-    let mut server = Server::spawn(command, folder);
+    let mut server = Server::spawn(command, data_dir);
     let path = server.path("socket");
     wait_for("the socket", || UnixStream::connect(&path).ok());
     server.signal(libc::SIGTERM);
@@ -437,10 +438,10 @@ fn a_taken_port_or_no_listener_prevents_startup() {
 #[test]
 fn a_tcp_port_is_served() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let folder = folder();
-    let mut command = program(&folder);
+    let data_dir = data_dir();
+    let mut command = program(&data_dir);
     command.args(["--bind", "127.0.0.1", "--port", &port.to_string()]);
-    let mut server = Server::spawn(command, folder);
+    let mut server = Server::spawn(command, data_dir);
     server.wait_for("Ready to accept connections tcp");
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.write_all(b"PING\r\n").unwrap();
@@ -459,24 +460,24 @@ fn maxclients_is_reduced_to_the_descriptor_limit() {
 
 #[test]
 fn systemd_is_notified_of_start_and_stop() {
-    let folder = folder();
-    let path = folder.path().join("notify");
+    let data_dir = data_dir();
+    let path = data_dir.path().join("notify");
     let socket = UnixDatagram::bind(&path).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
-    let hear = || {
+    socket.set_read_timeout(Some(WAIT_LIMIT)).unwrap();
+    let receive = || {
         let mut buffer = [0; 256];
         let n = socket.recv(&mut buffer).unwrap();
         text(&buffer[..n])
     };
-    // Who is supervised stays in the foreground.
-    let mut server = Server::start_in(folder, &["--supervised", "auto", "--daemonize", "yes"], |command| {
+    // A supervised server stays in the foreground.
+    let mut server = Server::start_in(data_dir, &["--supervised", "auto", "--daemonize", "yes"], |command| {
         command.env("NOTIFY_SOCKET", &path).env_remove("UPSTART_JOB");
     });
-    assert!(hear().starts_with("STATUS="));
-    assert!(hear().starts_with("STATUS=Ready to accept connections"));
-    assert_eq!(hear(), "READY=1\n");
+    assert!(receive().starts_with("STATUS="));
+    assert!(receive().starts_with("STATUS=Ready to accept connections"));
+    assert_eq!(receive(), "READY=1\n");
     server.signal(libc::SIGTERM);
-    assert_eq!(hear(), "STOPPING=1\n");
+    assert_eq!(receive(), "STOPPING=1\n");
     assert_eq!(server.end().code(), Some(0));
 }
 

@@ -1,4 +1,4 @@
-//! Publish and subscribe, and keyspace events: who hears what, in which order, and who is cut off.
+//! Publish and subscribe, and keyspace events: which clients get which messages, in which order, and output limits.
 
 mod common;
 
@@ -257,7 +257,7 @@ fn subscribers_get_messages_in_one_order() {
         let listeners: Vec<Listener> = (0..6)
             .map(|n| Listener::new(server, if n % 2 == 0 { &["SUBSCRIBE", "c"] } else { &["PSUBSCRIBE", "c*"] }))
             .collect();
-        let heard: Vec<Vec<String>> = std::thread::scope(|scope| {
+        let received: Vec<Vec<String>> = std::thread::scope(|scope| {
             for publisher in 0..PUBLISHERS {
                 scope.spawn(move || {
                     let mut raw = server.raw();
@@ -279,10 +279,10 @@ fn subscribers_get_messages_in_one_order() {
         });
         for publisher in 0..PUBLISHERS {
             let prefix = format!("{publisher} ");
-            let numbers = heard[0].iter().filter_map(|message| message.strip_prefix(&prefix)?.parse::<usize>().ok());
+            let numbers = received[0].iter().filter_map(|message| message.strip_prefix(&prefix)?.parse::<usize>().ok());
             assert!(numbers.eq(0..EACH), "the messages of publisher {publisher}");
         }
-        assert!(heard.iter().all(|messages| *messages == heard[0]), "one order for all");
+        assert!(received.iter().all(|messages| *messages == received[0]), "one order for all");
     });
 }
 
@@ -362,7 +362,7 @@ fn a_subscriber_that_does_not_read_is_closed_at_its_limit() {
         });
         assert_eq!(info(&mut control, "client_output_buffer_limit_disconnections"), 1);
         assert_eq!(info(&mut control, "pubsub_clients"), 1);
-        // What is limited is the class: who is not subscribed may have more waiting.
+        // The limit is that of the class: clients without subscriptions may have more pending output.
         let () = cmd("SET").arg("large").arg("x".repeat(400_000)).query(&mut control).expect("OK");
         let large: String = cmd("GET").arg("large").query(&mut control).expect("a value");
         assert_eq!(large.len(), 400_000);
@@ -563,7 +563,7 @@ fn messages_of_a_transaction_follow_its_reply() {
 fn a_message_arrives_before_later_replies_to_the_subscriber() {
     for_workers(&[], |server| {
         let mut control = server.client();
-        // Few that hear a message at once, and many that hear it one after the other.
+        // Few subscribers, which get a message in one turn, and many, which get it in several.
         for (count, rounds) in [(8, 100), (700, 10)] {
             let mut listeners: Vec<Raw> = (0..count).map(|_| server.raw()).collect();
             for listener in &mut listeners {
@@ -603,7 +603,7 @@ fn a_message_to_very_many_subscribers_does_not_delay_others() {
         wait_until("the probe runs", || replies.load(Ordering::SeqCst) > 0);
         assert_eq!(publish(&mut control, "all", "message"), SUBSCRIBERS);
         let before = replies.load(Ordering::SeqCst);
-        // All but the last are told before it, each with a write of its own.
+        // All but the last get it earlier, each with a separate write.
         assert_eq!(listeners[SUBSCRIBERS - 1].payload(), "message");
         let meanwhile = replies.load(Ordering::SeqCst) - before;
         assert!(meanwhile > 3, "others got {meanwhile} replies while a message was delivered");

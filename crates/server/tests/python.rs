@@ -1,4 +1,5 @@
-//! Two Python client libraries against the server: the scripts in `tests/clients`, where Python and both are installed.
+//! Two Python client libraries against the server: runs the scripts in `tests/clients` if Python and both libraries are
+//! installed.
 
 mod common;
 

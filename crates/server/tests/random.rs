@@ -1,14 +1,14 @@
-//! Commands at random, from many connections at once: whatever is sent, in whatever order, the server goes on, answers
-//! with well-formed replies, takes no more memory than there is data, and holds the same data as its replica, its dump
-//! and its append-only file.
+//! Random commands from many connections: whatever is sent, the server keeps running, answers with well-formed replies,
+//! takes no more memory than its data needs, and holds the same data as its replica, its dump and its append-only file.
 //!
-//! What is sent is made up from the server's own table (see `common/vocabulary.rs`), and sent in pipelines by
-//! connections of three kinds: plain ones, of which every reply is counted; wild ones, which also subscribe, watch
-//! others, turn replies off and are killed; and some of the replica. `KVICK_STRESS_SECONDS` is for how long,
-//! `KVICK_RANDOM_SEED` repeats what a seed made (with as much chance as threads leave), `KVICK_RANDOM_WORKERS` and
-//! `KVICK_RANDOM_CONNECTIONS` say how many of each there are, and requests with a word of `KVICK_RANDOM_WITHOUT` are
-//! left out, to find out which it was. `KVICK_RANDOM_KEEP=1` leaves the files of the primary and of the replica where
-//! they are.
+//! Commands are generated from the server's own command table (see `common/vocabulary.rs`). Three kinds of connections
+//! send them in pipelines: plain ones, whose replies are counted; destructive ones, which also subscribe, watch, switch
+//! replies off and are killed; and connections to the replica.
+//!
+//! Variables: `KVICK_STRESS_SECONDS` sets the duration; `KVICK_RANDOM_SEED` repeats a seed (as far as the scheduling of
+//! threads permits); `KVICK_RANDOM_WORKERS` and `KVICK_RANDOM_CONNECTIONS` set the numbers of workers and connections;
+//! `KVICK_RANDOM_WITHOUT` excludes requests that contain one of its words, to isolate a failure; `KVICK_RANDOM_KEEP=1`
+//! keeps the files of the primary and the replica.
 
 mod common;
 
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// How long any reply may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_LIMIT: Duration = Duration::from_secs(30);
 /// One server lives so long, then its data are compared and the next one begins.
 const ROUND: Duration = Duration::from_secs(20);
 /// What a server may take at its worst, and what it may still take when all data are gone.
@@ -63,7 +63,7 @@ const NEVER: &[&str] = &[
     "acl|save",
 ];
 /// What only wild connections send: it changes how a connection replies, whom it belongs to, or that it lives.
-const WILD: &[&str] = &[
+const DESTRUCTIVE: &[&str] = &[
     "subscribe",
     "psubscribe",
     "ssubscribe",
@@ -80,8 +80,8 @@ const WILD: &[&str] = &[
 const SELDOM: &[&str] =
     &["flushall", "flushdb", "save", "bgsave", "bgrewriteaof", "client|pause", "swapdb", "keys", "lolwut"];
 
-fn may_be_sent(shape: &Shape, wild: bool) -> bool {
-    !NEVER.contains(&&*shape.name) && (wild || !WILD.contains(&&*shape.name))
+fn may_be_sent(shape: &Shape, destructive: bool) -> bool {
+    !NEVER.contains(&&*shape.name) && (destructive || !DESTRUCTIVE.contains(&&*shape.name))
 }
 
 /// Settings that may change at any time, with values for each. Not among them is `hll-sparse-max-bytes`, by which a
@@ -131,10 +131,10 @@ fn words(line: &str) -> Request {
     line.split(' ').filter(|word| !word.is_empty()).map(|word| word.as_bytes().to_vec()).collect()
 }
 
-/// Who sends: what it may say, and what all have found out.
-struct Voice<'a> {
+/// A sending connection: the commands that it may send, and the state shared by all.
+struct Sender<'a> {
     vocabulary: &'a Vocabulary,
-    wild: bool,
+    destructive: bool,
     found: &'a Found,
     /// Words of requests that are left out.
     without: &'a [Vec<u8>],
@@ -149,7 +149,7 @@ struct Found {
     victims: Mutex<Vec<i64>>,
 }
 
-impl Voice<'_> {
+impl Sender<'_> {
     fn plain(&self, random: &mut Random) -> Request {
         loop {
             let (shape, request) = self.vocabulary.command(random);
@@ -287,13 +287,13 @@ fn shown(requests: &[Request]) -> String {
 }
 
 /// Sends pipelines until the time has come; how many commands.
-fn converse(port: u16, voice: &Voice<'_>, random: &mut Random, stop: &AtomicBool) -> u64 {
+fn send_random_commands(port: u16, sender: &Sender<'_>, random: &mut Random, stop: &AtomicBool) -> u64 {
     let mut sent = 0;
     let connect = |random: &mut Random| {
-        let mut wire = Wire::connect(port, PATIENCE).expect("a connection");
-        if voice.wild {
+        let mut wire = Wire::connect(port, WAIT_LIMIT).expect("a connection");
+        if sender.destructive {
             let id = wire.ask(&["CLIENT", "ID"]).map_or(-1, |id| id.integer());
-            let mut victims = voice.found.victims.lock().expect("no other has failed");
+            let mut victims = sender.found.victims.lock().expect("no other has failed");
             if victims.len() < 4 {
                 victims.push(id);
             } else {
@@ -307,25 +307,29 @@ fn converse(port: u16, voice: &Voice<'_>, random: &mut Random, stop: &AtomicBool
     while !stop.load(Ordering::Relaxed) {
         let token = random.word().to_string();
         let mut requests = Vec::new();
-        if voice.wild {
+        if sender.destructive {
             requests.push(words("HELLO 3"));
         }
-        (0..1 + random.below(12)).for_each(|_| voice.say(random, &mut requests));
-        requests.retain(|request| !request.iter().any(|word| voice.without.contains(&word.to_ascii_lowercase())));
-        if voice.wild {
+        (0..1 + random.below(12)).for_each(|_| sender.say(random, &mut requests));
+        requests.retain(|request| !request.iter().any(|word| sender.without.contains(&word.to_ascii_lowercase())));
+        if sender.destructive {
             requests.extend(["RESET", "CLIENT REPLY ON"].map(words));
         } else {
             requests.push(words("DISCARD"));
         }
         requests.push(words(&format!("ECHO {token}")));
-        let result = wire.send(&requests).and_then(|()| answers(&mut wire, voice, requests.len(), token.as_bytes()));
+        let result = wire.send(&requests).and_then(|()| answers(&mut wire, sender, requests.len(), token.as_bytes()));
         match result {
             Ok(()) => {}
-            Err(error) if voice.wild && !matches!(error.kind(), ErrorKind::InvalidData | ErrorKind::WouldBlock) => {
+            Err(error)
+                if sender.destructive && !matches!(error.kind(), ErrorKind::InvalidData | ErrorKind::WouldBlock) =>
+            {
                 // It was killed, or has quit.
                 wire = connect(random);
             }
-            Err(error) => panic!("{error} (kind {:?}, wild: {}) after\n{}", error.kind(), voice.wild, shown(&requests)),
+            Err(error) => {
+                panic!("{error} (kind {:?}, wild: {}) after\n{}", error.kind(), sender.destructive, shown(&requests))
+            }
         }
         sent += requests.len() as u64;
     }
@@ -333,7 +337,7 @@ fn converse(port: u16, voice: &Voice<'_>, random: &mut Random, stop: &AtomicBool
 }
 
 /// Reads the replies of a pipeline, the last of which is the token. Of a wild connection they cannot be counted.
-fn answers(wire: &mut Wire, voice: &Voice<'_>, count: usize, token: &[u8]) -> std::io::Result<()> {
+fn answers(wire: &mut Wire, sender: &Sender<'_>, count: usize, token: &[u8]) -> std::io::Result<()> {
     let mut replies = 0;
     loop {
         let reply = wire.read()?;
@@ -342,7 +346,7 @@ fn answers(wire: &mut Wire, voice: &Voice<'_>, count: usize, token: &[u8]) -> st
             Reply::Bulk(bytes) if bytes == token => break,
             // What DUMP replies ends with a version and a sum.
             Reply::Bulk(bytes) if bytes.len() > 10 && bytes[bytes.len() - 10..][..2] == [80, 0] => {
-                let mut payloads = voice.found.payloads.lock().expect("no other has failed");
+                let mut payloads = sender.found.payloads.lock().expect("no other has failed");
                 if payloads.len() < 100 {
                     payloads.push(bytes.clone());
                 } else {
@@ -353,18 +357,18 @@ fn answers(wire: &mut Wire, voice: &Voice<'_>, count: usize, token: &[u8]) -> st
             _ => {}
         }
         replies += 1;
-        assert!(voice.wild || replies < count, "more replies than requests: {reply:?}");
+        assert!(sender.destructive || replies < count, "more replies than requests: {reply:?}");
     }
     let told = replies + 1;
-    if voice.wild || told == count {
+    if sender.destructive || told == count {
         return Ok(());
     }
     Err(std::io::Error::new(ErrorKind::InvalidData, format!("{told} replies to {count} requests")))
 }
 
-fn start(folder: &TempDir, args: &[&str]) -> Server {
+fn start(data_dir: &TempDir, args: &[&str]) -> Server {
     let workers = variable("KVICK_RANDOM_WORKERS", 4).to_string();
-    let dir = folder.path().to_str().expect("a plain path");
+    let dir = data_dir.path().to_str().expect("a plain path");
     let common = [
         "--dir",
         dir,
@@ -382,7 +386,7 @@ fn start(folder: &TempDir, args: &[&str]) -> Server {
     Server::start(&[&common[..], args].concat())
 }
 
-/// Has everything end that goes on by itself, so that the data stay as they are.
+/// Ends all activity that changes data by itself.
 fn settle(server: &Server) {
     for line in [
         "CLIENT UNPAUSE",
@@ -405,8 +409,8 @@ fn memory_peak(server: &Server) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
 }
 
-fn assert_well(server: &mut Server, what: &str) {
-    let mut wire = Wire::connect(server.port(), PATIENCE).unwrap_or_else(|error| panic!("{what}: {error}"));
+fn assert_healthy(server: &mut Server, what: &str) {
+    let mut wire = Wire::connect(server.port(), WAIT_LIMIT).unwrap_or_else(|error| panic!("{what}: {error}"));
     // The last request of a connection that has gone may have been DEBUG LOADAOF.
     wait_until("the data are there", || info(server.port(), "persistence", "loading") == "0");
     assert_eq!(wire.ask(&["PING"]).expect("a reply"), Reply::Simple("PONG".into()), "{what}");
@@ -432,14 +436,14 @@ fn tell_coverage(server: &Server) {
 }
 
 fn round(seed: u64, time: Duration) -> u64 {
-    let (folder, other) = (compare::folder(), compare::folder());
-    let mut primary = start(&folder, &[]);
+    let (data_dir, other) = (compare::data_dir(), compare::data_dir());
+    let mut primary = start(&data_dir, &[]);
     let mut replica = start(&other, &["--replicaof", &format!("127.0.0.1 {}", primary.port())]);
     wait_until("the replica follows", || info(replica.port(), "replication", "master_link_status") == "up");
 
-    let mut wire = Wire::connect(primary.port(), PATIENCE).expect("a connection");
-    let all = Vocabulary::learn(&mut wire).expect("a table");
-    let (plain, wild) =
+    let mut wire = Wire::connect(primary.port(), WAIT_LIMIT).expect("a connection");
+    let all = Vocabulary::load(&mut wire).expect("a table");
+    let (plain, destructive) =
         (all.filtered(|shape| may_be_sent(shape, false)), all.filtered(|shape| may_be_sent(shape, true)));
     assert!(plain.len() > 250, "the table has only {} commands", plain.len());
     // To count what a value holds changes the value, also on a replica, and also there only.
@@ -450,7 +454,7 @@ fn round(seed: u64, time: Duration) -> u64 {
     std::thread::scope(|scope| {
         for number in 0..connections {
             let (found, stop, sent, without) = (&found, &stop, &sent, &without);
-            let (plain, wild, readers) = (&plain, &wild, &readers);
+            let (plain, destructive, readers) = (&plain, &destructive, &readers);
             // Of every six, one is wild; the last is the replica's.
             let (is_wild, is_replicas) = (number % 6 == 5, number > 0 && number + 1 == connections);
             let port = if is_replicas { replica.port() } else { primary.port() };
@@ -459,20 +463,20 @@ fn round(seed: u64, time: Duration) -> u64 {
                 let vocabulary = if is_replicas {
                     readers
                 } else if is_wild {
-                    wild
+                    destructive
                 } else {
                     plain
                 };
-                let voice = Voice { vocabulary, wild: is_wild, found, without };
+                let sender = Sender { vocabulary, destructive: is_wild, found, without };
                 let mut random = Random(seed.wrapping_add(number));
-                sent.fetch_add(converse(port, &voice, &mut random, stop), Ordering::Relaxed);
+                sent.fetch_add(send_random_commands(port, &sender, &mut random, stop), Ordering::Relaxed);
             });
         }
         std::thread::sleep(time);
         stop.store(true, Ordering::Relaxed);
     });
-    assert_well(&mut primary, "the primary");
-    assert_well(&mut replica, "the replica");
+    assert_healthy(&mut primary, "the primary");
+    assert_healthy(&mut replica, "the replica");
 
     tell_coverage(&primary);
     settle(&primary);
@@ -487,7 +491,7 @@ fn round(seed: u64, time: Duration) -> u64 {
     assert_same("the dump", &before, primary.port());
     primary.signal(libc::SIGTERM);
     assert_eq!(primary.end(), Some(0), "the end");
-    let again = start(&folder, &[]);
+    let again = start(&data_dir, &[]);
     assert_same("the append-only file", &before, again.port());
 
     for line in ["REPLICAOF NO ONE", "FLUSHALL", "FUNCTION FLUSH", "SCRIPT FLUSH"] {

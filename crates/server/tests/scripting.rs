@@ -1,4 +1,4 @@
-//! Scripts and functions: what they may do, that they do it all at once, and what others get while one takes long.
+//! Scripts and functions: permissions, atomicity, and service for other clients during a long script.
 
 mod common;
 
@@ -82,7 +82,7 @@ fn transfer(client: &mut Connection, way: i64, random: &mut Random) -> bool {
     }
 }
 
-/// How long the tests of what happens at the same time go on: KVICK_STRESS_SECONDS, or two seconds.
+/// Duration of the concurrency tests: KVICK_STRESS_SECONDS, or two seconds.
 fn stress_time() -> Duration {
     let seconds = std::env::var("KVICK_STRESS_SECONDS").ok().and_then(|text| text.parse().ok());
     Duration::from_secs(seconds.unwrap_or(2))

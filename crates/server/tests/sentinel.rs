@@ -1,7 +1,6 @@
-//! The Sentinel that others wrote watches over servers of this kind, and has a replica take over when the primary is
-//! gone.
+//! Valkey's Sentinel monitors Kvick servers, and promotes a replica when the primary fails.
 //!
-//! Its program is found by [`common::peer::sentinel`]; without one the test says that it is not tried.
+//! [`common::peer::sentinel`] finds its program; without it the test prints so and passes.
 
 mod common;
 
@@ -13,34 +12,34 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// How long a failover may take: Sentinel needs some seconds, and tries again after 20.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 /// A Sentinel, ended when dropped.
 struct Sentinel {
     child: Child,
     port: u16,
-    folder: TempDir,
+    data_dir: TempDir,
 }
 
 impl Sentinel {
     fn watch(program: PathBuf, primary: u16) -> Sentinel {
-        let (folder, port) = (TempDir::new().expect("a folder"), free_port());
-        let file = folder.path().join("sentinel.conf");
+        let (data_dir, port) = (TempDir::new().expect("a folder"), free_port());
+        let file = data_dir.path().join("sentinel.conf");
         let lines = format!(
             "port {port}\nbind 127.0.0.1\nsentinel monitor main 127.0.0.1 {primary} 1\n\
              sentinel down-after-milliseconds main 1000\nsentinel failover-timeout main 20000\n"
         );
         std::fs::write(&file, lines).expect("a file");
-        let log = std::fs::File::create(folder.path().join("log")).expect("a log");
+        let log = std::fs::File::create(data_dir.path().join("log")).expect("a log");
         let child = Command::new(program)
             .arg(&file)
             .arg("--sentinel")
-            .current_dir(folder.path())
+            .current_dir(data_dir.path())
             .stdin(Stdio::null())
             .stdout(log)
             .spawn()
             .expect("the program");
-        Sentinel { child, port, folder }
+        Sentinel { child, port, data_dir }
     }
 
     fn client(&self) -> Connection {
@@ -60,7 +59,10 @@ impl Drop for Sentinel {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
-            print!("Sentinel's log:\n{}", std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default());
+            print!(
+                "Sentinel's log:\n{}",
+                std::fs::read_to_string(self.data_dir.path().join("log")).unwrap_or_default()
+            );
         }
     }
 }
@@ -68,7 +70,7 @@ impl Drop for Sentinel {
 fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
     while !holds() {
-        assert!(began.elapsed() < PATIENCE, "waited in vain until {what}");
+        assert!(began.elapsed() < WAIT_LIMIT, "waited in vain until {what}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
@@ -81,7 +83,7 @@ fn ask<T: redis::FromRedisValue>(server: &Server, words: &[&str]) -> T {
     let url = format!("redis://127.0.0.1:{}/", server.port());
     let answer = || {
         let mut connection = redis::Client::open(&*url)?.get_connection()?;
-        connection.set_read_timeout(Some(PATIENCE))?;
+        connection.set_read_timeout(Some(WAIT_LIMIT))?;
         command.query(&mut connection)
     };
     match answer() {

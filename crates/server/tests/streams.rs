@@ -1,5 +1,5 @@
-//! Streams and consumer groups end to end: many who wait, many who poll on one connection, and what clients ask when
-//! they connect.
+//! Streams and consumer groups end to end: blocking consumers, polling consumers on one connection, and the requests
+//! that client libraries send when they connect.
 
 mod common;
 

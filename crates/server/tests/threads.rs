@@ -1,4 +1,4 @@
-//! Where threads run, what they do in a turn, and that somebody tells when one does not come round.
+//! Threads: CPU affinity, the work of an event loop turn, and the watchdog.
 
 mod common;
 

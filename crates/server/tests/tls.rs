@@ -1,4 +1,4 @@
-//! TLS end to end, with certificates that are made for the test and the library's own client.
+//! TLS end to end, with generated certificates and the client of the TLS library.
 
 mod common;
 
@@ -16,13 +16,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const WAIT_LIMIT: Duration = Duration::from_secs(20);
 const MB: usize = 1024 * 1024;
 
 /// An authority and the files of those that it has certified.
 struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
-    folder: TempDir,
+    data_dir: TempDir,
 }
 
 /// A certificate and its key, as files.
@@ -38,16 +38,16 @@ impl Authority {
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.distinguished_name.push(DnType::CommonName, "an authority");
         let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("an authority");
-        let folder = tempfile::tempdir().expect("a folder");
-        std::fs::write(folder.path().join("ca.crt"), issuer.pem()).expect("a file");
-        Authority { issuer, folder }
+        let data_dir = tempfile::tempdir().expect("a folder");
+        std::fs::write(data_dir.path().join("ca.crt"), issuer.pem()).expect("a file");
+        Authority { issuer, data_dir }
     }
 
     fn file(&self) -> PathBuf {
-        self.folder.path().join("ca.crt")
+        self.data_dir.path().join("ca.crt")
     }
 
-    /// Certifies somebody, who is a server on this machine too.
+    /// Creates a certificate, which is also valid for a server on this machine.
     fn certify(&self, name: &str) -> Identity {
         let mut params = CertificateParams::new(vec!["localhost".into(), "127.0.0.1".into()]).expect("parameters");
         params.distinguished_name.push(DnType::CommonName, name);
@@ -55,7 +55,7 @@ impl Authority {
         params.subject_alt_names.push(SanType::URI(uri));
         let key = KeyPair::generate().expect("a key");
         let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
-        let path = |kind| self.folder.path().join(format!("{name}.{kind}"));
+        let path = |kind| self.data_dir.path().join(format!("{name}.{kind}"));
         let identity = Identity { certificate: path("crt"), key: path("key") };
         std::fs::write(&identity.certificate, certificate.pem()).expect("a file");
         std::fs::write(&identity.key, key.serialize_pem()).expect("a file");
@@ -67,7 +67,7 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("a name of ASCII")
 }
 
-/// A server with a port for TLS beside the other.
+/// A server with a TLS port and a plain port.
 struct TlsServer {
     server: Server,
     port: u16,
@@ -119,7 +119,7 @@ impl TlsServer {
 
     fn connect_with(&self, config: ClientConfig) -> Client {
         let socket = TcpStream::connect(("127.0.0.1", self.port)).expect("a connection");
-        socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        socket.set_read_timeout(Some(WAIT_LIMIT)).expect("a timeout");
         socket.set_nodelay(true).expect("an option");
         let name = ServerName::try_from("localhost").expect("a name");
         let tls = ClientConnection::new(Arc::new(config), name).expect("a client");
@@ -240,7 +240,7 @@ fn a_slow_reader_gets_everything_once_and_in_order() {
             client.send(request(&[b"GET", b"key"]));
             client.send(request(&[b"ECHO", number.to_string().as_bytes()]));
         }
-        // The server goes on with others, and shows what waits.
+        // The server continues to serve others, and shows the waiting bytes.
         let mut other = server.server.client();
         let omem = |list: &str| {
             let fields = list.lines().flat_map(|line| line.split(' ')).filter_map(|field| field.strip_prefix("omem="));
@@ -276,15 +276,15 @@ fn messages_reach_subscribers_with_tls() {
 }
 
 /// A socket that sends a byte at a time.
-struct Dripping(TcpStream);
+struct ByteByByte(TcpStream);
 
-impl Read for Dripping {
+impl Read for ByteByByte {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
         self.0.read(into)
     }
 }
 
-impl Write for Dripping {
+impl Write for ByteByByte {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0.write(&bytes[..bytes.len().min(1)])
     }
@@ -298,7 +298,7 @@ impl Write for Dripping {
 fn a_connection_may_send_single_bytes() {
     let server = TlsServer::start(&["--io-threads", "1"]);
     let Client(StreamOwned { conn, sock, .. }) = server.connect();
-    let mut stream = StreamOwned::new(conn, Dripping(sock));
+    let mut stream = StreamOwned::new(conn, ByteByByte(sock));
     stream.write_all(&request(&[b"ECHO", b"drop by drop"])).expect("a connection");
     let mut got = [0; 19];
     stream.read_exact(&mut got).expect("a reply");
@@ -347,7 +347,7 @@ fn clients_need_a_trusted_certificate() {
 fn plain_text_on_the_tls_port_gets_an_error() {
     let server = TlsServer::start(&[]);
     let mut plain = TcpStream::connect(("127.0.0.1", server.port)).expect("a connection");
-    plain.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    plain.set_read_timeout(Some(WAIT_LIMIT)).expect("a timeout");
     plain.write_all(b"*1\r\n$4\r\nPING\r\n").expect("a connection");
     let mut answer = Vec::new();
     // An alert would be taken for a reply.
@@ -361,7 +361,7 @@ fn plain_text_on_the_tls_port_gets_an_error() {
 
     let mut tls = server.connect();
     tls.0.sock = TcpStream::connect(("127.0.0.1", server.server.port())).expect("a connection");
-    tls.0.sock.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    tls.0.sock.set_read_timeout(Some(WAIT_LIMIT)).expect("a timeout");
     let error = tls.0.flush().expect_err("no TLS there");
     assert_eq!(error.kind(), ErrorKind::InvalidData, "{error}");
     let mut plain = server.server.raw();
@@ -376,7 +376,7 @@ fn plain_text_on_the_tls_port_gets_an_error() {
 #[test]
 fn aborted_handshakes_are_logged_once_and_take_little_memory() {
     let server = TlsServer::start(&["--io-threads", "2"]);
-    // One that is whole first, so that what a thread has once is there.
+    // A complete one first, so that the buffers of the thread exist.
     server.connect().ask(&[b"PING"], "+PONG\r\n");
     let hello = {
         let mut bytes = Vec::new();
@@ -580,7 +580,7 @@ fn certificates_log_clients_in() {
         run(&["CONFIG", "SET", "tls-auth-clients-user", field]);
         assert_eq!(user(), expected);
     }
-    // Who would have to log in need not.
+    // A client with a certificate need not authenticate.
     run(&["CONFIG", "SET", "requirepass", "secret"]);
     assert_eq!(user(), "urn:user:client");
     server

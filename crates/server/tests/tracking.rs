@@ -1,4 +1,4 @@
-//! Client-side caching: who is told of which changes, in which order, and that nobody keeps what is stale.
+//! Client-side caching: which clients get which invalidations, in which order, and that caches never keep stale values.
 
 mod common;
 
@@ -43,7 +43,7 @@ fn stale(keys: &[&str]) -> String {
 /// What tells that all keys are stale.
 const ALL_STALE: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
 
-/// The same for who hears it in the stead of another client.
+/// The same on a connection that receives redirected invalidations.
 fn stale_message(keys: &[&str]) -> String {
     format!("*3\r\n$7\r\nmessage\r\n$20\r\n__redis__:invalidate\r\n{}", array('*', keys))
 }
@@ -193,7 +193,7 @@ fn every_change_of_a_key_invalidates() {
     });
 }
 
-/// The one key that a client is told is stale.
+/// The single key of an invalidation.
 #[track_caller]
 fn read_stale(client: &mut Raw) -> String {
     client.expect(">2\r\n$10\r\ninvalidate\r\n*1\r\n");
@@ -257,7 +257,7 @@ fn expired_keys_and_fields_are_invalidated() {
         all.expect(&stale(&["lazy"]));
         reader.ask(&["EXISTS", "lazy"], ":1\r\n");
         std::thread::sleep(std::time::Duration::from_millis(105));
-        // Told behind the reply of who met the key.
+        // The invalidation follows the reply to the client that accessed the key.
         reader.ask(&["MGET", "x", "lazy"], "*2\r\n_\r\n_\r\n");
         reader.expect(&stale(&["lazy"]));
         all.expect(&stale(&["lazy"]));
@@ -308,7 +308,7 @@ fn keys_read_by_a_blocking_command_are_tracked() {
         client.request(&["XREAD", "BLOCK", "0", "STREAMS", "s", "$"]);
         wait_until("it waits", || info(&mut control, "blocked_clients") == 1);
         run(&mut control, &["XADD", "s", "1-1", "f", "v"]);
-        // It was told of the entry, and that it changed the stream that was looked at before.
+        // It got the entry, and the invalidation of the stream that it had read before.
         client.skip_to("v");
         client.request(&["ECHO", "read"]);
         client.skip_to("read");
@@ -357,7 +357,7 @@ fn noloop_suppresses_own_changes() {
         let (mut client, mut other) = (tracking(server, &["NOLOOP"]), tracking(server, &[]));
         client.ask(&["GET", "k"], "_\r\n");
         other.ask(&["GET", "k"], "_\r\n");
-        // It reads what it has changed before the other is told.
+        // It reads its change before the other client gets the invalidation.
         client.send("MULTI\r\nSET k 1\r\nGET k\r\nEXEC\r\n");
         client.expect("+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n+OK\r\n$1\r\n1\r\n");
         expect_nothing(&mut client);
@@ -421,7 +421,7 @@ fn invalidations_can_be_redirected() {
             other.ask(&["EXISTS", "k"], ":1\r\n");
             run(control, &["SET", "k", "x"]);
         };
-        // Who speaks RESP2 hears nothing unless it is subscribed.
+        // A RESP2 client gets no invalidations unless it is subscribed.
         change(&mut one, &mut other, &mut control);
         expect_nothing(&mut old);
         new.expect(&stale(&["k"]));
@@ -501,7 +501,7 @@ fn keys_beyond_the_table_limit_are_invalidated() {
         }
         expect_nothing(&mut client);
         assert_eq!(known(&mut control), [1, 100, 100, 0]);
-        // Those that become too many by a new limit are told before that is answered.
+        // Keys beyond a new limit are invalidated before the reply to CONFIG SET.
         run(&mut control, &["CONFIG", "SET", "tracking-table-max-keys", "90"]);
         client.send("MULTI\r\n");
         for _ in 0..10 {
@@ -548,7 +548,7 @@ fn a_key_read_by_very_many_clients_is_invalidated_for_all() {
     });
 }
 
-/// A client that keeps what it read until it is told that it is stale.
+/// A client that caches values until they are invalidated.
 struct Cache {
     stream: BufReader<TcpStream>,
     values: HashMap<String, Option<String>>,
@@ -697,7 +697,7 @@ fn caches_never_keep_stale_values() {
             readers.into_iter().map(|reader| reader.join().expect("no panic")).collect::<Vec<_>>()
         });
         let mut control = server.client();
-        // Those that were about to expire are gone, and told.
+        // Expiring keys have been deleted and invalidated.
         let volatile = |control: &mut Connection| {
             let page: String = cmd("INFO").arg("keyspace").query(control).expect("a page");
             page.contains("expires=") && !page.contains("expires=0")

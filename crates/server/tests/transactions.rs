@@ -1,4 +1,4 @@
-//! Transactions: what is queued, what EXEC runs with nothing in between, and what WATCH keeps from running.
+//! Transactions: queueing, isolation, and WATCH.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Ends tests in time, whether they succeed or fail. Nothing here needs a server, so unit tests can use it as well.
+//! Timeouts for tests, so that a failing test ends. Nothing here needs a server, so unit tests can use it as well.
 
 use std::io::{Error, ErrorKind, Result};
 use std::net::{TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 /// How long to wait for anything before a test fails.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const WAIT_LIMIT: Duration = Duration::from_secs(20);
 
 /// Sets a flag when dropped, also by a panic. A scope joins its threads before it passes a panic on, so threads that
 /// run until a flag is set would otherwise keep a failed test from ending.
@@ -27,7 +27,7 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// The server has [`PATIENCE`] for it from now on.
+    /// Starts a deadline of [`WAIT_LIMIT`].
     pub fn of(what: &'static str) -> Deadline {
         Deadline { what, began: Instant::now() }
     }
@@ -35,23 +35,23 @@ impl Deadline {
     /// Fails the test when that time has passed.
     #[track_caller]
     pub fn check(&self) {
-        assert!(self.began.elapsed() < PATIENCE, "waited in vain until {}", self.what);
+        assert!(self.began.elapsed() < WAIT_LIMIT, "waited in vain until {}", self.what);
     }
 }
 
-/// Runs a program to its end. Kills it, and fails the test, if that takes longer than [`PATIENCE`].
+/// Runs a program to its end. Kills it, and fails the test, if that takes longer than [`WAIT_LIMIT`].
 pub fn output(command: &mut Command) -> Output {
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a program");
     let (pid, (sender, ended)) = (child.id(), channel());
     std::thread::spawn(move || sender.send(child.wait_with_output()));
-    ended.recv_timeout(PATIENCE).map(|output| output.expect("its output")).unwrap_or_else(|_| {
+    ended.recv_timeout(WAIT_LIMIT).map(|output| output.expect("its output")).unwrap_or_else(|_| {
         // SAFETY: no memory is involved. The child is waited for only after its output has ended.
         unsafe { libc::kill(pid as i32, libc::SIGKILL) };
         panic!("{command:?} does not end");
     })
 }
 
-/// The next connection to a listener. Waiting for it, and reading from it later, fails after [`PATIENCE`].
+/// The next connection to a listener. Waiting for it, and reading from it later, fails after [`WAIT_LIMIT`].
 pub fn accept(listener: &TcpListener) -> Result<TcpStream> {
     listener.set_nonblocking(true)?;
     let began = Instant::now();
@@ -59,12 +59,12 @@ pub fn accept(listener: &TcpListener) -> Result<TcpStream> {
         match listener.accept() {
             Ok((stream, _)) => break stream,
             Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error),
-            Err(_) if began.elapsed() > PATIENCE => return Err(Error::from(ErrorKind::TimedOut)),
+            Err(_) if began.elapsed() > WAIT_LIMIT => return Err(Error::from(ErrorKind::TimedOut)),
             Err(_) => std::thread::sleep(Duration::from_millis(2)),
         }
     };
     stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(WAIT_LIMIT))?;
+    stream.set_write_timeout(Some(WAIT_LIMIT))?;
     Ok(stream)
 }

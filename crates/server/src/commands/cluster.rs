@@ -101,7 +101,7 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
                     "Returns the number of active failure reports of a node.",
                 )
                 .tips(VARYING)
-                .history(&[("9.0.0", "Reports of a node that counts as failed are not counted any more.")])
+                .history(&[("9.0.0", "Reports of failed nodes are no longer counted.")])
                 .args(NODE),
             disabled,
         ),
@@ -162,7 +162,7 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
         ),
         Command::new(
             about("getkeysinslot", 4, STALE)
-                .doc(Group::Cluster, "3.0.0", "O(N), N being the keys asked for", "Returns keys of a slot.")
+                .doc(Group::Cluster, "3.0.0", "O(N), N being the requested keys", "Returns keys of a slot.")
                 .tips(VARYING)
                 .args(&[Arg::integer("slot"), Arg::integer("count")]),
             disabled,

@@ -91,7 +91,7 @@ pub const SLOWLOG: Command<SessionHandler> = Command::container(
                     "O(N) where N is the number of entries returned",
                     "Returns the latest entries of the slow log.",
                 )
-                .history(&[("4.0.0", "The reply tells the client's address and name.")])
+                .history(&[("4.0.0", "Added the client's address and name to the reply.")])
                 .tips(GET_TIPS)
                 .args(&[Arg::integer("count").optional()]),
             slowlog_get,

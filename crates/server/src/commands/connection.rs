@@ -26,8 +26,8 @@ pub const HELLO: Command<SessionHandler> = Command::new(
         .acl(&[Categories::CONNECTION])
         .doc(Group::Connection, "6.0.0", "O(1)", "Negotiates the protocol version and describes the server.")
         .history(&[
-            ("8.1.0", "The reply has `availability_zone` when that is configured."),
-            ("6.2.0", "`protover` may be left out."),
+            ("8.1.0", "Added `availability_zone` to the reply, if configured."),
+            ("6.2.0", "`protover` became optional."),
         ])
         .args(&[Arg::block(
             "arguments",

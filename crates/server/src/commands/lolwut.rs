@@ -37,7 +37,7 @@ fn lolwut(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         Some(text) => parse_i64(text).map(|size| size.clamp(1, max)).ok_or(Error::NOT_INTEGER),
     };
     let (columns, rows) = (size(0, COLUMNS, COLUMNS_MAX)?, size(1, ROWS, ROWS_MAX)?);
-    let mut art = maze(columns, rows, kvick_runtime::clock::unix_us() as u64);
+    let mut art = draw_maze(columns, rows, kvick_runtime::clock::unix_us() as u64);
     art += &signature(cx.server.config.read(process::EXTENDED_REDIS_COMPATIBILITY));
     cx.reply.verbatim(art.as_bytes(), "txt");
     Ok(())
@@ -50,7 +50,7 @@ fn signature(as_redis: bool) -> String {
 }
 
 /// One of the two diagonals in each place, at random: the classic one-liner of the Commodore 64.
-fn maze(columns: i64, rows: i64, seed: u64) -> String {
+fn draw_maze(columns: i64, rows: i64, seed: u64) -> String {
     let mut state = seed | 1;
     let mut coin = || {
         // xorshift64: random enough for this.
@@ -73,11 +73,11 @@ mod tests {
 
     #[test]
     fn a_maze_has_its_size_and_both_walls() {
-        let art = maze(40, 10, 7);
+        let art = draw_maze(40, 10, 7);
         assert_eq!(art.lines().count(), 10);
         assert!(art.lines().all(|line| line.chars().count() == 40));
         assert!(art.contains('╱') && art.contains('╲'));
-        assert_ne!(art, maze(40, 10, 8));
+        assert_ne!(art, draw_maze(40, 10, 8));
     }
 
     #[test]

@@ -115,7 +115,7 @@ fn usage(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
 }
 
 /// A figure of MEMORY STATS.
-enum Figure {
+enum Value {
     Bytes(usize),
     Signed(i64),
     Ratio(f64),
@@ -125,39 +125,39 @@ fn stats(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     let overview = Overview::of(cx.server);
     let (before, after) = figures(&overview, cx.server.scripting.text_memory());
     cx.reply.map(before.len() + overview.databases.len() + after.len());
-    reply_figures(cx, &before);
+    reply_values(cx, &before);
     for (number, usage) in &overview.databases {
         cx.reply.bulk(format!("db.{number}").as_bytes());
         cx.reply.map(2);
         // Entries contain their expiry: there is no second table.
-        reply_figures(
+        reply_values(
             cx,
             &[
-                ("overhead.hashtable.main", Figure::Bytes(usage.table_bytes)),
-                ("overhead.hashtable.expires", Figure::Bytes(0)),
+                ("overhead.hashtable.main", Value::Bytes(usage.table_bytes)),
+                ("overhead.hashtable.expires", Value::Bytes(0)),
             ],
         );
     }
-    reply_figures(cx, &after);
+    reply_values(cx, &after);
     Ok(())
 }
 
-fn reply_figures(cx: &mut Session<'_>, figures: &[(&str, Figure)]) {
+fn reply_values(cx: &mut Session<'_>, figures: &[(&str, Value)]) {
     for (name, figure) in figures {
         cx.reply.bulk(name.as_bytes());
         match figure {
-            Figure::Bytes(bytes) => cx.reply.uint(*bytes as u64),
-            Figure::Signed(bytes) => cx.reply.int(*bytes),
-            Figure::Ratio(ratio) => cx.reply.double(*ratio),
+            Value::Bytes(bytes) => cx.reply.uint(*bytes as u64),
+            Value::Signed(bytes) => cx.reply.int(*bytes),
+            Value::Ratio(ratio) => cx.reply.double(*ratio),
         }
     }
 }
 
-type Figures = Vec<(&'static str, Figure)>;
+type Figures = Vec<(&'static str, Value)>;
 
 /// The figures before and after those of the databases, and the memory of script and library sources.
 fn figures(overview: &Overview, [scripts, libraries]: [usize; 2]) -> (Figures, Figures) {
-    use Figure::{Bytes, Ratio, Signed};
+    use Value::{Bytes, Ratio, Signed};
     let figures = &overview.figures;
     let (fragmentation, allocator_rss) = (overview.fragmentation(), overview.allocator_rss());
     let (rss_overhead, total) = (overview.rss_overhead(), overview.total_fragmentation());
@@ -308,7 +308,7 @@ mod tests {
 
     const MB: usize = 1 << 20;
 
-    fn sound() -> Figures {
+    fn healthy() -> Figures {
         Figures {
             used: 100 * MB,
             allocated: 100 * MB,
@@ -322,19 +322,19 @@ mod tests {
 
     #[test]
     fn the_doctor_finds_what_is_wrong_and_nothing_else() {
-        assert!(diagnosis(&overview(Figures { used: MB, allocated: MB, ..sound() }, MB), 1).contains("too small"));
-        assert!(diagnosis(&overview(sound(), 100 * MB), 1).contains("nothing wrong"));
-        let peak = diagnosis(&overview(sound(), 200 * MB), 1);
+        assert!(diagnosis(&overview(Figures { used: MB, allocated: MB, ..healthy() }, MB), 1).contains("too small"));
+        assert!(diagnosis(&overview(healthy(), 100 * MB), 1).contains("No memory problems"));
+        let peak = diagnosis(&overview(healthy(), 200 * MB), 1);
         assert!(peak.contains("Peak") && !peak.contains("Fragmentation"));
-        let all = Figures { active: 110 * MB, resident: 150 * MB, rss: 200 * MB, small_free: 20 * MB, ..sound() };
+        let all = Figures { active: 110 * MB, resident: 150 * MB, rss: 200 * MB, small_free: 20 * MB, ..healthy() };
         let text = diagnosis(&Overview { clients: 300 << 10, ..overview(all, 200 * MB) }, 1);
-        let headings = ["Peak", "Fragmentation", "Small", "Pages", "Beside", "Clients"];
+        let headings = ["Peak", "Fragmentation", "Small", "Pages", "Overhead", "Clients"];
         assert!(headings.iter().all(|heading| text.contains(&format!(" * {heading}"))), "{text}");
     }
 
     #[test]
     fn memory_stats_has_as_many_fields_as_valkey() {
-        let (before, after) = figures(&overview(sound(), 100 * MB), [0, 0]);
+        let (before, after) = figures(&overview(healthy(), 100 * MB), [0, 0]);
         assert_eq!(before.len() + after.len(), 34);
     }
 }

@@ -81,8 +81,8 @@ fn save_in_background(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error>
             background::schedule(&cx.server.persistence)?;
             cx.reply.simple("Background saving scheduled");
         }
-        begun => {
-            begun?;
+        started => {
+            started?;
             cx.reply.simple("Background saving started");
         }
     }

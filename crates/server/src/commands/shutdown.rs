@@ -67,9 +67,9 @@ fn shutdown(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     if flags.contains(ShutdownFlags::FAILOVER) && !cx.server.config.read(CLUSTER_ENABLED) {
         return Err(Error::text("ERR SHUTDOWN FAILOVER is only supported in cluster mode."));
     }
-    let begun = shutdown::begin(cx.server(), cx.locked, flags, Some(&cx.client.info))
+    let progress = shutdown::begin(cx.server(), cx.locked, flags, Some(&cx.client.info))
         .map_err(|shutdown::Refused| Error::text(shutdown::REFUSED))?;
-    match begun {
+    match progress {
         Progress::Ending => cx.client.fate = Fate::Close,
         Progress::Waiting => {
             // The client waits for no key.

@@ -191,7 +191,7 @@ impl Writer {
         self.text("0x").digits(address as u64, 16)
     }
 
-    /// An address of code: in the program's file, if it is there, and in memory.
+    /// An address of code: in the program's file, if it is part of it, and in memory.
     fn frame(self, address: usize) -> Self {
         let (start, end) = (CODE_START.load(Ordering::Relaxed), CODE_END.load(Ordering::Relaxed));
         if (start..end).contains(&address) {

@@ -29,7 +29,7 @@ pub fn fork_to_background() -> io::Result<()> {
     unsafe { libc::setsid() };
     let null = File::options().read(true).write(true).open("/dev/null")?;
     for standard in [libc::STDIN_FILENO, libc::STDOUT_FILENO, libc::STDERR_FILENO] {
-        // SAFETY: both are descriptors; nobody relies on what the standard ones were.
+        // SAFETY: both are descriptors; no code relies on the previous standard streams.
         if unsafe { libc::dup2(null.as_raw_fd(), standard) } == -1 {
             return Err(io::Error::last_os_error());
         }
@@ -64,6 +64,6 @@ impl PidFile {
 }
 
 /// Whether the settings request a background process.
-pub fn is_wanted(values: &Values) -> bool {
+pub fn is_enabled(values: &Values) -> bool {
     values.read(DAEMONIZE)
 }

@@ -114,7 +114,7 @@ fn run(
     system::warn();
     system::turn_off_huge_pages(&values);
     let supervised = supervise::announce(values.read(SUPERVISED));
-    let in_background = daemon::is_wanted(&values) && !supervised;
+    let in_background = daemon::is_enabled(&values) && !supervised;
     if in_background {
         daemon::fork_to_background()?;
     }

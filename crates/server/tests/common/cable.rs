@@ -1,5 +1,5 @@
-//! A network cable whose far end hears late: two TAP devices, in network namespaces or in one, and threads that carry
-//! what is sent into one of them out of the other. So a link can be delayed whatever the kernel's queues can do.
+//! A network link with an adjustable delay: two TAP devices, in one or two network namespaces, and threads that copy
+//! frames between them. It needs no queueing discipline of the kernel.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -22,7 +22,7 @@ const SET_INTERFACE: libc::c_ulong = 0x4004_54ca;
 /// `IFF_TAP | IFF_NO_PI`: whole frames, with nothing in front.
 const PLAIN_FRAMES: libc::c_short = 0x0002 | 0x1000;
 
-/// What `TUNSETIFF` is told: `struct ifreq`.
+/// The argument of `TUNSETIFF`: `struct ifreq`.
 #[repr(C)]
 struct Request {
     name: [u8; libc::IFNAMSIZ],
@@ -59,8 +59,8 @@ impl Cable {
     pub fn between(near: File, far: File) -> io::Result<Cable> {
         let (delay_ms, is_over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let mut cable = Cable { delay_ms: delay_ms.clone(), is_over, threads: Vec::new() };
-        cable.carry(near.try_clone()?, far.try_clone()?, delay_ms);
-        cable.carry(far, near, Arc::default());
+        cable.forward(near.try_clone()?, far.try_clone()?, delay_ms);
+        cable.forward(far, near, Arc::default());
         Ok(cable)
     }
 
@@ -70,7 +70,7 @@ impl Cable {
     }
 
     /// Carries frames from one device to the other.
-    fn carry(&mut self, from: File, to: File, delay_ms: Arc<AtomicU64>) {
+    fn forward(&mut self, from: File, to: File, delay_ms: Arc<AtomicU64>) {
         let (sender, frames) = sync_channel(FRAMES_MAX);
         let is_over = self.is_over.clone();
         self.threads.push(std::thread::spawn(move || receive(from, &sender, &delay_ms, &is_over)));
@@ -111,7 +111,7 @@ impl Drop for Cable {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // What it panicked of was told.
+            // The panic has been printed.
             let _ = thread.join();
         }
     }

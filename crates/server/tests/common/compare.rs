@@ -1,4 +1,4 @@
-//! What is in a server, to be compared with what is in another, whoever wrote it.
+//! The contents of a server, for comparison with those of another Kvick, Valkey or Redis server.
 
 use super::wait_until;
 use super::wire::{Reply, Wire};
@@ -6,20 +6,20 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// How long any reply may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_LIMIT: Duration = Duration::from_secs(30);
 /// How much of a value is shown.
 const SHOWN_MAX: usize = 500;
 /// The databases of a server.
 const DATABASES: usize = 16;
 
-/// A folder for a server, which stays when the variable `KVICK_RANDOM_KEEP` is set.
-pub fn folder() -> TempDir {
-    let mut folder = TempDir::new().expect("a folder");
+/// A directory for a server, which is kept if the variable `KVICK_RANDOM_KEEP` is set.
+pub fn data_dir() -> TempDir {
+    let mut data_dir = TempDir::new().expect("a folder");
     if std::env::var_os("KVICK_RANDOM_KEEP").is_some() {
-        println!("kept: {}", folder.path().display());
-        folder.disable_cleanup(true);
+        println!("kept: {}", data_dir.path().display());
+        data_dir.disable_cleanup(true);
     }
-    folder
+    data_dir
 }
 
 /// What a server held.
@@ -30,7 +30,7 @@ pub struct Contents {
 
 /// Asks on a connection of its own.
 pub fn ask(port: u16, line: &str) -> Reply {
-    let mut wire = Wire::connect(port, PATIENCE).expect("a connection");
+    let mut wire = Wire::connect(port, WAIT_LIMIT).expect("a connection");
     wire.ask(&line.split(' ').collect::<Vec<_>>()).unwrap_or_else(|error| panic!("{line}: {error}"))
 }
 
@@ -52,7 +52,7 @@ pub fn settle(port: u16) {
     std::thread::sleep(Duration::from_millis(1300));
     let mut last = String::new();
     wait_until("nothing changes any more", || {
-        let mut wire = Wire::connect(port, PATIENCE).expect("a connection");
+        let mut wire = Wire::connect(port, WAIT_LIMIT).expect("a connection");
         for db in 0..DATABASES {
             wire.ask(&["SELECT", &db.to_string()]).expect("a reply");
             for key in wire.ask(&["KEYS", "*"]).expect("a reply").items() {
@@ -68,7 +68,7 @@ pub fn settle(port: u16) {
 /// What a server holds, in all databases.
 pub fn contents(port: u16) -> Contents {
     let digest = digest(port);
-    let mut wire = Wire::connect(port, PATIENCE).expect("a connection");
+    let mut wire = Wire::connect(port, WAIT_LIMIT).expect("a connection");
     let mut lines = Vec::new();
     for db in 0..DATABASES {
         wire.ask(&["SELECT", &db.to_string()]).expect("a reply");

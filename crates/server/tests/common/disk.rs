@@ -1,7 +1,7 @@
-//! A disk that fails when a test says so: the server's `fsync`, `fdatasync` and `rename` are stopped by a seccomp
-//! filter and put to a thread of the test, which has the kernel carry them out or has them fail with EIO.
+//! Fault injection for disks: a seccomp filter intercepts `fsync`, `fdatasync` and `rename` of the server, and passes
+//! them to a thread of the test, which lets the kernel execute them or makes them fail with EIO.
 //!
-//! The filter is there before the program begins, so it holds for all of its threads. The thread that answers ends with
+//! The filter is installed before the program starts, so it applies to all of its threads. The handler thread ends with
 //! the server.
 
 use super::Server;
@@ -21,7 +21,7 @@ const LISTENER: i32 = 200;
 pub enum Failing {
     /// Nothing.
     Nothing,
-    /// Syncing files or folders of whose path this is true.
+    /// Syncs of files or directories whose path satisfies the predicate.
     Syncs(fn(&str) -> bool),
     /// The next such sync: the one after that goes well, as it does on a real disk that could not write, and has
     /// forgotten.
@@ -37,7 +37,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Starts a server with such a disk; `None`, with the reason told, where the kernel has no such filters.
+    /// Starts a server with such a disk. If the kernel lacks such filters, prints the reason and returns `None`.
     pub fn start(args: &[&str]) -> Option<(Server, Disk)> {
         if !is_possible() {
             println!("Not run: the kernel lets no filter put system calls to a process");
@@ -123,7 +123,7 @@ fn is_possible() -> bool {
 
 /// The filter's descriptor, out of a child.
 fn take_over(pid: u32) -> io::Result<OwnedFd> {
-    // SAFETY: system calls that touch no memory; what they return is owned by nobody else.
+    // SAFETY: system calls that access no memory; the returned descriptor has no other owner.
     unsafe {
         let process = OwnedFd::from_raw_fd(check(libc::syscall(libc::SYS_pidfd_open, pid, 0))? as i32);
         let listener = check(libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), LISTENER, 0))?;
@@ -141,33 +141,33 @@ fn answer(listener: OwnedFd, pid: u32, failing: &Mutex<(Failing, u64)>) {
             return;
         }
         // SAFETY: the kernel wants the structure zeroed, which is a value that it may have, and fills it.
-        let asked = unsafe {
-            let mut asked = MaybeUninit::<libc::seccomp_notif>::zeroed();
-            if libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV as _, asked.as_mut_ptr()) < 0 {
+        let notification = unsafe {
+            let mut notification = MaybeUninit::<libc::seccomp_notif>::zeroed();
+            if libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV as _, notification.as_mut_ptr()) < 0 {
                 // Whoever asked has been killed.
                 continue;
             }
-            asked.assume_init()
+            notification.assume_init()
         };
-        let (error, flags) = match is_to_fail(&asked, pid, failing) {
+        let (error, flags) = match should_fail(&notification, pid, failing) {
             true => (-libc::EIO, 0),
             false => (0, libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32),
         };
-        let mut reply = libc::seccomp_notif_resp { id: asked.id, val: 0, error, flags };
+        let mut reply = libc::seccomp_notif_resp { id: notification.id, val: 0, error, flags };
         const { assert!(size_of::<libc::seccomp_notif_resp>() == 24) };
         // SAFETY: the structure lives as long as the call. One that was killed meanwhile needs no answer.
         unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND as _, &mut reply) };
     }
 }
 
-fn is_to_fail(asked: &libc::seccomp_notif, pid: u32, failing: &Mutex<(Failing, u64)>) -> bool {
-    let is_sync = [libc::SYS_fsync, libc::SYS_fdatasync].contains(&i64::from(asked.data.nr));
+fn should_fail(notification: &libc::seccomp_notif, pid: u32, failing: &Mutex<(Failing, u64)>) -> bool {
+    let is_sync = [libc::SYS_fsync, libc::SYS_fdatasync].contains(&i64::from(notification.data.nr));
     let mut failing = failing.lock();
     let fails = match failing.0 {
         Failing::Nothing => false,
         Failing::Renames => !is_sync,
         Failing::Syncs(concerns) | Failing::NextSync(concerns) => {
-            let path = std::fs::read_link(format!("/proc/{pid}/fd/{}", asked.data.args[0])).unwrap_or_default();
+            let path = std::fs::read_link(format!("/proc/{pid}/fd/{}", notification.data.args[0])).unwrap_or_default();
             is_sync && concerns(&path.to_string_lossy())
         }
     };

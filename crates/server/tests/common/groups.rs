@@ -1,9 +1,9 @@
-//! Consumer groups at work, through a client library that others wrote.
+//! A load of consumer groups, through a common client library.
 //!
-//! One producer adds numbered entries to a stream. Some consumers wait for them (XREADGROUP with BLOCK), each on a
-//! connection and a thread of its own; others poll (XREADGROUP without it) as tasks that share one connection, on which
-//! so several requests are always under way. [`Work::run`] counts every delivery and every acknowledgement, and
-//! [`Done::check`] tells whether each group got each entry once.
+//! One producer adds numbered entries to a stream. Some consumers block for them (XREADGROUP with BLOCK), each on its
+//! own connection and thread; others poll (XREADGROUP without BLOCK) as tasks that share one connection, so several of
+//! its requests are always in flight. [`Work::run`] counts every delivery and acknowledgement, and [`Done::check`]
+//! checks that each group got each entry once.
 
 use super::Server;
 use futures_util::future::join_all;
@@ -21,7 +21,7 @@ const COUNT: usize = 10;
 /// How long one XREADGROUP waits; a consumer looks this often whether all is done.
 const BLOCK_MS: usize = 100;
 /// How long a reply may take before the soak fails.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 /// What is to be done.
 #[derive(Clone, Copy)]
@@ -38,7 +38,7 @@ pub struct Work {
     pub polling: usize,
     /// How long one of these pauses after it got nothing.
     pub pause: Duration,
-    /// Whether those who poll are a group of their own.
+    /// Whether polling consumers have a separate group.
     pub apart: bool,
 }
 
@@ -48,9 +48,9 @@ pub struct Done {
     groups: Vec<Group>,
     /// From the first entry added to the last one acknowledged.
     pub took: Duration,
-    /// XREADGROUP requests of those who waited.
+    /// XREADGROUP requests of blocking consumers.
     pub waits: usize,
-    /// XREADGROUP requests of those who polled.
+    /// XREADGROUP requests of polling consumers.
     pub polls: usize,
 }
 
@@ -154,7 +154,7 @@ impl Work {
             if now != last {
                 (last, at) = (now, Instant::now());
             }
-            assert!(at.elapsed() < PATIENCE, "nothing is acknowledged any more after {last} entries");
+            assert!(at.elapsed() < WAIT_LIMIT, "nothing is acknowledged any more after {last} entries");
         }
     }
 
@@ -168,7 +168,7 @@ impl Work {
         let consume = move |consumer: usize| {
             let _over = SetOnDrop(&group.is_over);
             let mut client = server.client();
-            client.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+            client.set_read_timeout(Some(WAIT_LIMIT)).expect("a timeout");
             let read = group.read(&format!("waiting:{consumer}"), Some(BLOCK_MS));
             let mut waits = 0;
             while !group.is_over() {
@@ -190,7 +190,7 @@ impl Work {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
             let client = Client::open(format!("redis://127.0.0.1:{}/", server.port())).expect("an address");
-            let config = AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
+            let config = AsyncConnectionConfig::new().set_response_timeout(Some(WAIT_LIMIT));
             let shared = client.get_multiplexed_async_connection_with_config(&config).await.expect("a connection");
             let consumers = (0..self.polling).map(|consumer| self.poll_one(consumer, shared.clone(), group));
             join_all(consumers).await.into_iter().sum()

@@ -1,4 +1,4 @@
-//! What the journal of an append-only file says of itself.
+//! Parses the journal of an append-only file.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};

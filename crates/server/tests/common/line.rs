@@ -1,4 +1,4 @@
-//! Requests given as lines of words, by way of the `redis` crate, and what tests of persistence ask again and again.
+//! Requests given as lines of words, for the `redis` crate, and common requests of persistence tests.
 
 use redis::{Connection, RedisResult, Value, cmd};
 

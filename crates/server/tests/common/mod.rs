@@ -1,8 +1,8 @@
-//! Starts the real server for end-to-end tests, and speaks to it.
+//! Starts the real server for end-to-end tests, and connects to it.
 //!
-//! [`Server::start`] runs the binary on a free port in a folder of its own, waits until it accepts connections, and
-//! ends it when dropped; if a test fails, the server's log is printed. [`Server::client`] is a connection of the
-//! `redis` crate, [`Server::raw`] one for exact bytes. [`for_workers`] runs a test with one worker and with several.
+//! [`Server::start`] runs the binary on a free port in its own directory, waits until it accepts connections, and ends
+//! it when dropped; if a test fails, the server's log is printed. [`Server::client`] is a connection of the `redis`
+//! crate, [`Server::raw`] one for exact bytes. [`for_workers`] runs a test with one worker and with several.
 
 #![allow(dead_code)] // Each test binary uses its own part of this module.
 
@@ -16,7 +16,7 @@ pub mod peer;
 pub mod vocabulary;
 pub mod wire;
 
-use kvick_testing::PATIENCE;
+use kvick_testing::WAIT_LIMIT;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -46,7 +46,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server with these arguments besides its port and folder.
+    /// Starts a server with its port and directory and these arguments.
     pub fn start(args: &[&str]) -> Server {
         Server::start_from(None, args)
     }
@@ -114,7 +114,7 @@ impl Server {
         begun(child.id());
         let mut server = Server { child, dir, port };
         let began = Instant::now();
-        while began.elapsed() < PATIENCE {
+        while began.elapsed() < WAIT_LIMIT {
             if server.has_ended() {
                 print!("{}", server.log());
                 return None;
@@ -164,7 +164,7 @@ impl Server {
         Duration::from_millis((ticks(11) + ticks(12)) * 1000 / per_second)
     }
 
-    /// The folder it works in.
+    /// Its working directory.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
@@ -188,16 +188,16 @@ impl Server {
     fn client_of(&self, query: &str) -> redis::Connection {
         let url = format!("redis://127.0.0.1:{}/{query}", self.port);
         let connection = redis::Client::open(url).and_then(|client| client.get_connection()).expect("a connection");
-        connection.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-        connection.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+        connection.set_read_timeout(Some(WAIT_LIMIT)).expect("a timeout");
+        connection.set_write_timeout(Some(WAIT_LIMIT)).expect("a timeout");
         connection
     }
 
     /// A new connection for exact bytes.
     pub fn raw(&self) -> Raw {
         let stream = TcpStream::connect(("127.0.0.1", self.port)).expect("a connection");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-        stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+        stream.set_read_timeout(Some(WAIT_LIMIT)).expect("a timeout");
+        stream.set_write_timeout(Some(WAIT_LIMIT)).expect("a timeout");
         stream.set_nodelay(true).expect("an option");
         Raw { stream }
     }
@@ -214,7 +214,7 @@ impl Drop for Server {
     }
 }
 
-/// A port that nobody listened on a moment ago.
+/// A port that was free a moment ago.
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
     listener.local_addr().expect("its address").port()
@@ -224,7 +224,7 @@ pub fn free_port() -> u16 {
 pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
     while !holds() {
-        assert!(began.elapsed() < PATIENCE, "waited in vain until {what}");
+        assert!(began.elapsed() < WAIT_LIMIT, "waited in vain until {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }

@@ -1,13 +1,12 @@
-//! Servers that others wrote, for tests that have this one work with them.
+//! Valkey, Redis and Sentinel processes, for interoperability tests.
 
 use super::{free_port, wait_until};
 use redis::{Connection, cmd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// The program of the Sentinel that others wrote: the one that `KVICK_TEST_SENTINEL` names, or Valkey's server as
-/// `KVICK_TEST_VALKEY` does, which is Sentinel when it is started with `--sentinel`. `None`, with the reason told, if
-/// there is none.
+/// The program of Valkey's Sentinel: `KVICK_TEST_SENTINEL`, or the server of `KVICK_TEST_VALKEY`, which runs as
+/// Sentinel with the option `--sentinel`. If neither is set, prints so and returns `None`.
 pub fn sentinel() -> Option<PathBuf> {
     let named = std::env::var_os("KVICK_TEST_SENTINEL").or_else(|| std::env::var_os("KVICK_TEST_VALKEY"));
     let program = named.map(PathBuf::from).filter(|program| program.exists());
@@ -17,20 +16,20 @@ pub fn sentinel() -> Option<PathBuf> {
     program
 }
 
-/// A server that somebody else wrote, running on a folder.
+/// A running server of another project, with its directory.
 pub struct Running {
     child: Child,
     port: u16,
 }
 
 impl Running {
-    /// Starts it with these arguments besides its port and folder. It may not accept connections yet.
-    pub fn start(program: &str, folder: &Path, args: &[&str]) -> Running {
+    /// Starts it with its port and directory and these arguments. It may not accept connections yet.
+    pub fn start(program: &str, data_dir: &Path, args: &[&str]) -> Running {
         let port = free_port();
         let child = Command::new(program)
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--enable-debug-command", "yes"])
             .arg("--dir")
-            .arg(folder)
+            .arg(data_dir)
             .args(args)
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -1,9 +1,9 @@
-//! Commands made up at random, from what a server says of its own: [`Vocabulary::learn`] reads its tables (COMMAND and
-//! COMMAND DOCS), [`Vocabulary::command`] makes a command with arguments of the kinds that are documented, most of them
-//! valid, on few keys, so that commands meet each other's values.
+//! Random commands, generated from the documentation in a server: [`Vocabulary::load`] reads its tables (COMMAND and
+//! COMMAND DOCS), [`Vocabulary::command`] generates a command with arguments of the documented types. Most arguments
+//! are valid, and keys are few, so that commands meet each other's values.
 //!
-//! Nothing that is made here waits long: timeouts are short and never 0. Times to live are either over in a moment or
-//! not in a test's life, so that after a moment nothing expires any more.
+//! Generated commands do not block for long: timeouts are short and never 0. Times to live are either a moment or
+//! longer than the test, so that nothing expires after a moment.
 
 use super::wire::{Reply, Wire};
 use std::io::Result;
@@ -110,7 +110,7 @@ pub struct Vocabulary {
 
 impl Vocabulary {
     /// Asks a server.
-    pub fn learn(wire: &mut Wire) -> Result<Vocabulary> {
+    pub fn load(wire: &mut Wire) -> Result<Vocabulary> {
         let (table, docs) = (wire.ask(&["COMMAND"])?, wire.ask(&["COMMAND", "DOCS"])?);
         let mut shapes = Vec::new();
         for command in table.items() {
@@ -134,12 +134,12 @@ impl Vocabulary {
         Ok(Vocabulary { shapes })
     }
 
-    /// What of it is wanted.
+    /// The commands that satisfy a predicate.
     pub fn filtered(&self, wanted: impl Fn(&Shape) -> bool) -> Vocabulary {
         Vocabulary { shapes: self.shapes.iter().filter(|shape| wanted(shape)).cloned().collect() }
     }
 
-    /// How many commands and subcommands.
+    /// Number of commands and subcommands.
     pub fn len(&self) -> usize {
         self.shapes.len()
     }
@@ -152,14 +152,14 @@ impl Vocabulary {
         shape.arguments.iter().for_each(|argument| writer.argument(argument));
         // What waits is left as it is: by accident it might wait for ever.
         if !shape.has("blocking") && random.percent(6) {
-            distort(&mut request, random);
+            mutate(&mut request, random);
         }
         (shape, request)
     }
 }
 
 /// Makes a command wrong, most of the time.
-fn distort(request: &mut Request, random: &mut Random) {
+fn mutate(request: &mut Request, random: &mut Random) {
     let at = random.below(request.len());
     match random.below(5) {
         0 if at > 0 => drop(request.remove(at)),
@@ -214,7 +214,7 @@ impl Writer<'_> {
             "pure-token" => {}
             "block" => argument.inner.iter().for_each(|inner| self.argument(inner)),
             "oneof" => {
-                // In a choice each is there for the taking.
+                // Each alternative of a choice may be chosen.
                 let mut chosen = argument.inner[self.random.below(argument.inner.len())].clone();
                 chosen.optional = false;
                 self.argument(&chosen);
@@ -288,7 +288,7 @@ fn number(random: &mut Random, shape: &Shape, name: &str, kind: &str) -> String 
         "numreplicas" | "numlocal" => return pick(random, &[0, 1, 2]),
         "port" => return "1".to_string(),
         "bit" => return pick(random, &[0, 1, 1, 2]),
-        // Numbers below 0 ask for as many members, also of a set that has fewer.
+        // Negative counts return exactly that many members, even of a smaller set.
         "count" if shape.name.ends_with("randmember") || shape.name == "hrandfield" => {
             return pick(random, &[1, 3, 100, -1, -5, -100, 0, i64::MIN, i64::MAX]);
         }

@@ -1,5 +1,5 @@
-//! A connection that reads replies as the protocol defines them and accepts nothing else: RESP2 and RESP3, told apart
-//! by what comes, since a connection may change from one to the other at any time.
+//! A connection with a strict parser of replies: it accepts only well-formed RESP2 and RESP3. It recognises the version
+//! by the reply, since a connection may change its version at any time.
 
 use std::io::{BufRead, BufReader, Error, ErrorKind, Read, Result, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -68,7 +68,7 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Connects to a server of this machine; whoever connects, reads or writes waits as long as this.
+    /// Connects to a local server. `patience` is the timeout of connecting, reading and writing.
     pub fn connect(port: u16, patience: Duration) -> Result<Wire> {
         Wire::connect_to(([127, 0, 0, 1], port).into(), patience)
     }

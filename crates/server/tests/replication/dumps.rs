@@ -1,4 +1,4 @@
-//! What replicas begin with, and by which way.
+//! Full syncs, in each of their variants.
 
 use super::common::{Raw, wait_until};
 use super::{
@@ -25,7 +25,7 @@ fn full_syncs_work_via_a_file_and_without_streaming_support() {
         let mut old = primary.raw();
         old.request(&["SYNC"]);
         let length = loop {
-            // It is told now and then, by a line's end alone, that the primary is still there.
+            // The primary sends line feeds as keepalives.
             let line = old.line().trim_start().to_owned();
             if let Some(length) = line.strip_prefix('$') {
                 break length.parse::<usize>().expect("a length");
@@ -110,7 +110,7 @@ fn swapdb_serves_old_data_during_a_full_sync() {
         wait_for_link(&mut r);
         assert_same_data(&mut p, &mut r);
         assert_eq!(ask(&mut r, "GET of-its-own"), Value::Nil);
-        // Who watched what is gone hears of it.
+        // Clients that watch deleted keys notice.
         watcher.ask(&["MULTI"], "+OK\r\n");
         watcher.ask(&["PING"], "+QUEUED\r\n");
         watcher.ask(&["EXEC"], "*-1\r\n");
@@ -175,7 +175,7 @@ fn a_replica_of_an_old_version_does_not_delay_others() {
         let mut old = primary.raw();
         old.ask(&["REPLCONF", "capa", "eof", "version", "8.1.0"], "+OK\r\n");
         old.request(&["PSYNC", "?", "-1"]);
-        // While it waits it may be told, by a line feed, that the primary is there.
+        // While it waits, the primary may send line feeds as keepalives.
         assert!(old.line().trim_start().starts_with("+FULLRESYNC"));
         follow(&mut r, primary.port());
         wait_for_link(&mut r);

@@ -1,7 +1,7 @@
-//! Replication between servers: a replica's data are those of its primary, through whatever becomes of links and roles.
+//! Replication between servers: a replica has the data of its primary, also after broken links and role changes.
 //!
-//! - `dumps`: what replicas begin with, and by which way.
-//! - `peers`: servers that others wrote, on either side.
+//! - `dumps`: full syncs in each of their variants.
+//! - `peers`: Valkey and Redis servers on either side.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -82,7 +82,7 @@ fn assert_same_data(primary: &mut Connection, replica: &mut Connection) {
     assert_eq!(text(primary, "DEBUG DIGEST"), text(replica, "DEBUG DIGEST"));
 }
 
-/// Clients that change data of all types until they are told to stop, or their server ends.
+/// Clients that change data of all types until they are stopped, or the server exits.
 struct Load {
     stop: &'static AtomicBool,
     clients: Vec<JoinHandle<()>>,
@@ -194,7 +194,7 @@ fn a_replica_syncs_fully_and_follows_under_load() {
         wait_for_link(&mut r);
         let before = counted(&mut p, "master_repl_offset");
         wait_until("some more is written", || counted(&mut p, "master_repl_offset") > before + 100_000);
-        // A link that breaks in the middle of it is made again, and goes on.
+        // A broken link is re-established and continues.
         ask(&mut p, "CLIENT KILL TYPE replica");
         wait_until("the replica goes on", || counted(&mut p, "sync_partial_ok") == 1);
         load.end();
@@ -225,7 +225,7 @@ fn replicas_continue_with_a_promoted_replica() {
         assert_same_data(&mut ca, &mut cb);
         assert_same_data(&mut ca, &mut cd);
         let full = counted(&mut cb, "sync_full") + counted(&mut cc, "sync_full");
-        // b takes over; all others go on with it without a dump, also the one that was the primary.
+        // b takes over; all others, including the old primary, continue with partial syncs.
         ask(&mut cb, "REPLICAOF NO ONE");
         follow(&mut cc, b.port());
         follow(&mut ca, b.port());
@@ -243,8 +243,8 @@ fn replicas_continue_with_a_promoted_replica() {
 #[test]
 fn a_restarted_replica_resumes_with_a_partial_sync() {
     with_workers(|workers| {
-        let folder = TempDir::new().expect("a folder");
-        let args = ["--dir", folder.path().to_str().expect("a plain name")];
+        let data_dir = TempDir::new().expect("a folder");
+        let args = ["--dir", data_dir.path().to_str().expect("a plain name")];
         let primary = start(workers, &[]);
         let mut p = primary.client();
         let mut replica = start(workers, &args);
@@ -374,8 +374,8 @@ fn a_replica_that_does_not_read_is_closed_and_its_memory_freed() {
 #[test]
 fn a_replica_logs_received_writes_to_its_append_only_file() {
     with_workers(|workers| {
-        let folder = TempDir::new().expect("a folder");
-        let args = ["--appendonly", "yes", "--dir", folder.path().to_str().expect("a plain name")];
+        let data_dir = TempDir::new().expect("a folder");
+        let args = ["--appendonly", "yes", "--dir", data_dir.path().to_str().expect("a plain name")];
         let primary = start(workers, &[]);
         let mut p = primary.client();
         ask(&mut p, "DEBUG POPULATE 1000 before 10");
@@ -419,7 +419,7 @@ fn failover_loses_no_writes() {
             let mut client = a.client();
             std::thread::spawn(move || {
                 let (mut last, deadline) = (0, Deadline::of("the primary has handed over"));
-                // Until it is told that this is no primary any more.
+                // Until it learns that this server is no longer a primary.
                 while let Ok(n) = cmd("INCR").arg("counter").query::<i64>(&mut client) {
                     last = n;
                     deadline.check();
@@ -467,8 +467,8 @@ fn shutdown_waits_for_lagging_replicas() {
 #[test]
 fn a_replicas_rewritten_file_selects_the_primarys_database() {
     with_workers(|workers| {
-        let folder = TempDir::new().expect("a folder");
-        let args = ["--appendonly", "yes", "--dir", folder.path().to_str().expect("a plain name")];
+        let data_dir = TempDir::new().expect("a folder");
+        let args = ["--appendonly", "yes", "--dir", data_dir.path().to_str().expect("a plain name")];
         let (primary, mut replica) = (start(workers, &[]), start(workers, &args));
         let (mut p, mut r) = (primary.client(), replica.client());
         follow(&mut r, primary.port());
@@ -571,8 +571,8 @@ fn a_busy_script_on_a_replica_delays_but_loses_no_writes() {
     });
 }
 
-/// Plays a primary that sends a replica no data, and then these bytes. An error if who connected is gone.
-fn play_primary(listener: &TcpListener, changes: &[u8]) -> std::io::Result<TcpStream> {
+/// Acts as a primary that sends an empty dump and then these bytes. Fails if the replica disconnects.
+fn act_as_primary(listener: &TcpListener, changes: &[u8]) -> std::io::Result<TcpStream> {
     const EMPTY_DUMP: &[u8] = b"$18\r\nREDIS0011\xff\0\0\0\0\0\0\0\0";
     let mut requests = BufReader::new(accept(listener)?);
     let mut line = String::new();
@@ -606,7 +606,7 @@ fn scripts_from_an_old_primary_are_executed() {
         let mut other = replica.client();
         follow(&mut other, port);
         // A replica of another test may try a port that was its primary's.
-        let played = std::iter::repeat_with(|| play_primary(&listener, CHANGES)).take(5).find_map(Result::ok);
+        let played = std::iter::repeat_with(|| act_as_primary(&listener, CHANGES)).take(5).find_map(Result::ok);
         let _primary = played.expect("a replica that synchronises");
         wait_until("the script has run", || try_ask(&mut other, "GET key") == Ok(Value::BulkString(b"5".to_vec())));
     });

@@ -10,7 +10,7 @@ use super::{
 use redis::{Connection, Value};
 use tempfile::TempDir;
 
-/// The program of the server that others wrote, if it is there.
+/// The program of the other server, if available.
 fn valkey() -> Option<String> {
     let found = std::env::var("KVICK_TEST_VALKEY").ok();
     if found.is_none() {
@@ -23,8 +23,8 @@ fn valkey() -> Option<String> {
 fn replication_works_with_valkey_and_redis() {
     let Some(program) = valkey() else { return };
     with_workers(|workers| {
-        let folder = TempDir::new().expect("a folder");
-        let theirs = Running::start(&program, folder.path(), &["--repl-diskless-sync-delay", "0"]);
+        let data_dir = TempDir::new().expect("a folder");
+        let theirs = Running::start(&program, data_dir.path(), &["--repl-diskless-sync-delay", "0"]);
         let ours = start(workers, &[]);
         let (mut t, mut o) = (theirs.client(), ours.client());
         ask(&mut t, "DEBUG POPULATE 3000 theirs 100");
@@ -50,8 +50,8 @@ fn replication_works_with_valkey_and_redis() {
         settle(&mut t);
         assert_same_data(&mut t, &mut o);
         // And from the beginning, this one being the primary.
-        let folder = TempDir::new().expect("a folder");
-        let fresh = Running::start(&program, folder.path(), &[]);
+        let data_dir = TempDir::new().expect("a folder");
+        let fresh = Running::start(&program, data_dir.path(), &[]);
         let mut f = fresh.client();
         ask(&mut o, "REPLICAOF NO ONE");
         follow(&mut f, ours.port());
@@ -105,9 +105,8 @@ fn seen(client: &mut Connection) -> Vec<String> {
     all
 }
 
-/// Under load, breaks the link once it stands, and checks that the replica goes on from where it was and has all at the
-/// end.
-fn assert_goes_on_and_is_same(primary: &mut Connection, replica: &mut Connection, load: Load, variable: &str) {
+/// Breaks the link under load, and checks that the replica continues with a partial sync and has all data at the end.
+fn assert_continues_and_matches(primary: &mut Connection, replica: &mut Connection, load: Load, variable: &str) {
     wait_for_link(replica);
     let before = counted(primary, "master_repl_offset");
     wait_until("some more is written", || counted(primary, "master_repl_offset") > before + 200_000);
@@ -132,10 +131,10 @@ fn a_replica_follows_primaries_of_other_versions_under_load() {
             continue;
         };
         with_workers(|workers| {
-            let folder = TempDir::new().expect("a folder");
+            let data_dir = TempDir::new().expect("a folder");
             let theirs = Running::start(
                 &program,
-                folder.path(),
+                data_dir.path(),
                 &["--repl-diskless-sync-delay", "0", "--repl-backlog-size", "200mb"],
             );
             // Redis writes a version of the format that is not Valkey's.
@@ -144,7 +143,7 @@ fn a_replica_follows_primaries_of_other_versions_under_load() {
             (0..100).for_each(|n| write(&mut t, n).expect("changes"));
             let load = Load::with(|| theirs.client());
             follow(&mut o, theirs.port());
-            assert_goes_on_and_is_same(&mut t, &mut o, load, variable);
+            assert_continues_and_matches(&mut t, &mut o, load, variable);
             assert_eq!(counted(&mut o, "unexpected_error_replies"), 0);
         });
     }
@@ -158,14 +157,14 @@ fn replicas_of_other_versions_follow_this_one_under_load() {
             continue;
         };
         with_workers(|workers| {
-            let folder = TempDir::new().expect("a folder");
-            let theirs = Running::start(&program, folder.path(), &[]);
+            let data_dir = TempDir::new().expect("a folder");
+            let theirs = Running::start(&program, data_dir.path(), &[]);
             let ours = start(workers, &["--repl-backlog-size", "200mb"]);
             let (mut t, mut o) = (theirs.client(), ours.client());
             (0..100).for_each(|n| write(&mut o, n).expect("changes"));
             let load = Load::begin(&ours);
             follow(&mut t, ours.port());
-            assert_goes_on_and_is_same(&mut o, &mut t, load, variable);
+            assert_continues_and_matches(&mut o, &mut t, load, variable);
         });
     }
 }
@@ -186,8 +185,8 @@ fn dual_channel_sync_works_with_other_servers() {
                 "--repl-backlog-size",
                 "64mb",
             ];
-            let folders = [(); 2].map(|()| TempDir::new().expect("a folder"));
-            let [primary, replica] = [0, 1].map(|n| Running::start(&program, folders[n].path(), &two));
+            let data_dirs = [(); 2].map(|()| TempDir::new().expect("a folder"));
+            let [primary, replica] = [0, 1].map(|n| Running::start(&program, data_dirs[n].path(), &two));
             let ours = start(workers, &two);
             // From theirs to this one, and on to another of theirs.
             let (mut p, mut o, mut r) = (primary.client(), ours.client(), replica.client());
@@ -215,8 +214,8 @@ fn other_servers_sync_via_a_file() {
         let ours = start(workers, &["--repl-diskless-sync", "no"]);
         let mut o = ours.client();
         ask(&mut o, "DEBUG POPULATE 3000 ours 100");
-        let folder = TempDir::new().expect("a folder");
-        let theirs = Running::start(&program, folder.path(), &[]);
+        let data_dir = TempDir::new().expect("a folder");
+        let theirs = Running::start(&program, data_dir.path(), &[]);
         let mut t = theirs.client();
         follow(&mut t, ours.port());
         wait_for_link(&mut t);
@@ -233,20 +232,20 @@ fn a_dump_in_the_old_format_round_trips_through_an_old_server() {
         return println!("{variable} is not set: nothing is tried with that server");
     };
     with_workers(|workers| {
-        let folder = TempDir::new().expect("a folder");
+        let data_dir = TempDir::new().expect("a folder");
         let ours = start(workers, &["--rdb-save-version", "11"]);
         let mut o = ours.client();
         (0..300).for_each(|n| write(&mut o, n).expect("changes"));
         settle(&mut o);
         ask(&mut o, "SAVE");
-        std::fs::copy(ours.dir().join("dump.rdb"), folder.path().join("dump.rdb")).expect("a copy");
-        let theirs = Running::start(&program, folder.path(), &[]);
+        std::fs::copy(ours.dir().join("dump.rdb"), data_dir.path().join("dump.rdb")).expect("a copy");
+        let theirs = Running::start(&program, data_dir.path(), &[]);
         let mut t = theirs.client();
         assert_eq!(text(&mut t, "DEBUG DIGEST"), text(&mut o, "DEBUG DIGEST"));
         write(&mut t, 300).expect("changes");
         settle(&mut t);
         ask(&mut t, "SAVE");
-        let path = folder.path().to_str().expect("a plain path");
+        let path = data_dir.path().to_str().expect("a plain path");
         let back = start(workers, &["--dir", path]);
         assert_eq!(text(&mut back.client(), "DEBUG DIGEST"), text(&mut t, "DEBUG DIGEST"));
     });

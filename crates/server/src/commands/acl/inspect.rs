@@ -102,18 +102,18 @@ pub(super) fn dryrun(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> 
     let shown = |word: &[u8]| String::from_utf8_lossy(word).into_owned();
     let user = cx.server.acl.find(&args[2]);
     let user = user.ok_or_else(|| Error::new(format!("ERR User '{}' not found", shown(&args[2]))))?;
-    let asked = args.slice_from(3);
-    let Resolved::Command(command) = cx.server.catalogue.resolve(asked) else {
+    let request_args = args.slice_from(3);
+    let Resolved::Command(command) = cx.server.catalogue.resolve(request_args) else {
         return Err(Error::new(format!("ERR Command '{}' not found", shown(&args[3]))));
     };
-    if !command.spec.accepts(asked.len()) {
+    if !command.spec.accepts(request_args.len()) {
         return Err(Error::new(format!("ERR wrong number of arguments for '{}' command", command.full_name)));
     }
-    let request = Request { command, args: asked, db: cx.client.db, databases: cx.server.keyspace.databases() };
+    let request = Request { command, args: request_args, db: cx.client.db, databases: cx.server.keyspace.databases() };
     match user.check(&request) {
         Ok(()) => cx.reply.ok(),
         Err(denied) => {
-            let name = asked.get(denied.at).unwrap_or_default();
+            let name = request_args.get(denied.at).unwrap_or_default();
             cx.reply.bulk(denied.full_text(&user, command, name).as_bytes());
         }
     }

@@ -17,7 +17,7 @@ pub const PAUSE: Command<SessionHandler> = Command::new(
         // No worker is in an earlier batch: when the caller receives its reply, no write runs any more.
         .lock(LockRule::Global)
         .doc(Group::Connection, "3.0.0", "O(1)", "Suspends command processing.")
-        .history(&[("6.2.0", "May hold up writes alone.")])
+        .history(&[("6.2.0", "Added the modes WRITE and ALL.")])
         .args(&[
             Arg::integer("timeout"),
             Arg::one_of("mode", &[Arg::word("write", "WRITE"), Arg::word("all", "ALL")]).optional().since("6.2.0"),

@@ -12,7 +12,7 @@ pub const DOCS: Command<SessionHandler> = Command::new(
     Spec::new("docs", -2)
         .flags(&[Flags::LOADING, Flags::STALE])
         .acl(&[Categories::CONNECTION])
-        .doc(Group::Server, "7.0.0", "O(N), N being the commands asked for", "Returns documentation of commands.")
+        .doc(Group::Server, "7.0.0", "O(N), N being the requested commands", "Returns documentation of commands.")
         .tips(&["nondeterministic_output_order"])
         .args(&[Arg::string("command-name").optional().multiple()]),
     docs,

@@ -12,9 +12,9 @@ pub const INFO: Command<SessionHandler> = Command::new(
     Spec::new("info", -2)
         .flags(&[Flags::LOADING, Flags::STALE])
         .acl(&[Categories::CONNECTION])
-        .doc(Group::Server, "2.8.13", "O(N), N being the commands asked for", "Returns information about commands.")
+        .doc(Group::Server, "2.8.13", "O(N), N being the requested commands", "Returns information about commands.")
         .tips(&["nondeterministic_output_order"])
-        .history(&[("7.0.0", "Without names it tells of all commands.")])
+        .history(&[("7.0.0", "Returns all commands if called without names.")])
         .args(&[Arg::string("command-name").optional().multiple()]),
     info,
 );

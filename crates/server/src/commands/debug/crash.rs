@@ -7,7 +7,7 @@ use std::alloc::{Layout, handle_alloc_error};
 
 /// A failed assertion.
 pub fn assertion(_: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
-    assert!(args.is_empty(), "DEBUG ASSERT asks for an assertion that does not hold");
+    assert!(args.is_empty(), "assertion failed by DEBUG ASSERT");
     Ok(())
 }
 

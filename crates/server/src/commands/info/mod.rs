@@ -31,7 +31,7 @@ pub const INFO: Command<SessionHandler> = Command::new(
         .flags(&[Flags::LOADING, Flags::STALE])
         .acl(&[Categories::DANGEROUS])
         .doc(Group::Server, "1.0.0", "O(1)", "Returns information and statistics about the server.")
-        .history(&[("7.0.0", "Several sections can be asked for.")])
+        .history(&[("7.0.0", "Added support for several sections.")])
         .tips(&["nondeterministic_output", "request_policy:all_shards", "response_policy:special"])
         .args(&[Arg::string("section").multiple().optional()]),
     info,
