@@ -201,8 +201,8 @@ pub struct FinishedLoad<R> {
     pub offset: u64,
 }
 
-/// Loads the dump at the start of an append-only file, after files of `before` bytes. Expired keys are kept, since later
-/// commands may refer to them.
+/// Loads the dump at the start of an append-only file, after files of `before` bytes. Expired keys are kept, since
+/// later commands may refer to them.
 pub fn load_base(
     core: &'static DurableCore,
     participant: Participant,
