@@ -36,7 +36,7 @@ pub struct Extras<'a> {
 /// The settings to append if the file does not have them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Add {
-    /// Those that differ from their defaults.
+    /// Settings that differ from their defaults.
     Changed,
     /// All that a line can express.
     All,

@@ -561,9 +561,9 @@ fn permission_changes_are_atomic_under_load() {
     });
 }
 
-/// How long [`Slow`] keeps its keys locked at least.
+/// Minimum time for which [`Slow`] keeps its keys locked.
 const LOCKED: Duration = Duration::from_millis(200);
-/// How long a request takes at most to arrive on a machine that is not too busy.
+/// Maximum time until a request arrives on a machine that is not too busy.
 const ARRIVAL: Duration = Duration::from_millis(20);
 
 /// A client and its request, which locks the keys `locked` and `other` for [`LOCKED`].

@@ -190,7 +190,7 @@ fn latency_is_monitored_and_counted() {
         latest.retain(|(event, ..)| event == "command");
         assert!(latest[0].0 == "command" && latest[0].2 >= 30 && latest[0].5 == 1, "{latest:?}");
         assert!(ok::<String>(&mut client, "LATENCY GRAPH command").starts_with("command - high "));
-        assert!(ok::<String>(&mut client, "LATENCY DOCTOR").contains(". command: 1 times long"));
+        assert!(ok::<String>(&mut client, "LATENCY DOCTOR").contains(". command: 1 latency spikes"));
         assert_eq!(ok::<u64>(&mut client, "LATENCY RESET command nosuch"), 1);
         let () = ok(&mut client, "SET a 1");
         let () = ok(&mut client, "SET a 2");

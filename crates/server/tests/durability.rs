@@ -239,7 +239,7 @@ fn acknowledged_writes_survive_a_crash() {
     check(&server, &acknowledged);
 }
 
-/// Where in the last increment what the journal holds begins, if there is a journal and it holds something of that.
+/// The offset in the last increment at which the journal's frames begin, if a journal with frames of it exists.
 fn journaled_from(data_dir: &DataDir) -> Option<u64> {
     journal::begins_at(&data_dir.part("appendonly.aof.journal"), &data_dir.last_increment())
 }

@@ -17,7 +17,7 @@ fn info(connection: &mut Connection, section: &str) -> HashMap<String, String> {
     fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
-/// What CLIENT LIST says of the client with this name.
+/// The CLIENT LIST fields of the client with this name.
 fn client(connection: &mut Connection, name: &str) -> HashMap<String, String> {
     let line = text(connection, &["CLIENT", "LIST", "NAME", name]);
     let fields = line.trim_end().split(' ').filter_map(|field| field.split_once('='));

@@ -92,7 +92,7 @@ fn fill_collections(client: &mut Connection) {
     ok(client, "XREADGROUP GROUP readers somebody COUNT 1 STREAMS stream:small >");
 }
 
-/// What is in the collections, and how they are encoded.
+/// The contents and encodings of the collections.
 fn collection_summaries(client: &mut Connection) -> Vec<String> {
     let mut seen = Vec::new();
     for size in ["small", "large"] {
@@ -324,7 +324,7 @@ fn flushall_cancels_a_background_save() {
     assert_eq!(cmd("DBSIZE").query::<i64>(&mut client).ok(), Some(0));
 }
 
-/// So that a save fails where it writes: no file may grow beyond this.
+/// Maximum file size, so that a save fails while it writes.
 fn limit_files(command: &mut Command, bytes: u64) {
     let limit = move || {
         let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };

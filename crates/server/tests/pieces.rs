@@ -93,7 +93,7 @@ fn write(server: &Server, seed: u64, stop: &AtomicBool, written: &AtomicU64) {
     }
 }
 
-/// Has clients write to a server while `meanwhile` runs, which begins when the first have.
+/// Lets clients write to a server while `meanwhile` runs, which starts after the first writes.
 fn with_writers(server: &Server, seed: u64, meanwhile: impl FnOnce()) {
     let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How long a failover may take: Sentinel needs some seconds, and tries again after 20.
+/// Maximum time of a failover: Sentinel needs some seconds, and tries again after 20.
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 /// A Sentinel, ended when dropped.

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use tempfile::TempDir;
 
-/// What servers of these tests are started with: replicas need not wait for others to come.
+/// Arguments of the servers: replicas do not wait for others to attach.
 const SETTINGS: [&str; 6] =
     ["--enable-debug-command", "yes", "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"];
 
@@ -63,7 +63,7 @@ fn counted(client: &mut Connection, field: &str) -> u64 {
     info(client, field).parse().expect("a number")
 }
 
-/// Has a server follow another.
+/// Makes a server a replica of another.
 fn follow(client: &mut Connection, primary: u16) {
     ask(client, &format!("REPLICAOF 127.0.0.1 {primary}"));
 }

@@ -67,7 +67,7 @@ const PRIMARIES: [&str; 3] = ["KVICK_TEST_VALKEY_8", "KVICK_TEST_REDIS_7", "KVIC
 /// version that is written here is 11, for Redis 7.2 and Valkey 8.
 const REPLICAS: [&str; 2] = ["KVICK_TEST_VALKEY_8", "KVICK_TEST_REDIS"];
 
-/// What a client sees of the data, in an order of its own: other servers compute other digests.
+/// The data as clients see them, in a defined order: other servers compute other digests.
 fn seen(client: &mut Connection) -> Vec<String> {
     let mut all = Vec::new();
     for database in 0..3 {
