@@ -552,7 +552,7 @@ fn idle_connections_cost_under_a_kibibyte() {
 
 #[test]
 fn unix_sockets_are_served() {
-    let data_dir = tempfile::tempdir().expect("a temporary folder");
+    let data_dir = tempfile::tempdir().expect("a temporary directory");
     let path = data_dir.path().join("socket");
     let name = path.to_str().expect("a plain name");
     for_workers(&["--unixsocket", name, "--unixsocketperm", "700"], |server| {
@@ -643,7 +643,7 @@ fn suppressed_replies_take_no_memory() {
 
 #[test]
 fn shutdown_closes_connections_and_listeners() {
-    let data_dir = tempfile::tempdir().expect("a temporary folder");
+    let data_dir = tempfile::tempdir().expect("a temporary directory");
     let path = data_dir.path().join("socket");
     for_workers(&["--unixsocket", path.to_str().expect("a plain name")], |server| {
         let (mut idle, mut half, mut asking) = (connect(server), connect(server), connect(server));

@@ -141,7 +141,7 @@ fn the_port_can_change_and_stays_if_the_new_one_is_taken() {
 fn config_rewrite_needs_a_configuration_file() {
     let server = Server::start(&[]);
     fails(&mut server.client(), "CONFIG REWRITE", "running without a config file");
-    let data_dir = tempfile::tempdir().expect("a folder");
+    let data_dir = tempfile::tempdir().expect("a directory");
     let file = data_dir.path().join("kvick.conf");
     std::fs::write(&file, "# mine\ntimeout 7\n").expect("a file");
     // The file's name comes before all options.

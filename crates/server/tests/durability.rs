@@ -27,7 +27,7 @@ struct DataDir(TempDir);
 
 impl DataDir {
     fn new() -> Self {
-        DataDir(tempfile::tempdir().expect("a temporary folder"))
+        DataDir(tempfile::tempdir().expect("a temporary directory"))
     }
 
     fn args<'a>(&'a self, args: &[&'a str]) -> Vec<&'a str> {
@@ -633,7 +633,7 @@ struct SmallDisk(TempDir);
 impl SmallDisk {
     /// A file system of this many bytes. If it cannot be mounted, prints the reason and returns `None`.
     fn mount(bytes: u64) -> Option<SmallDisk> {
-        let data_dir = tempfile::tempdir().expect("a temporary folder");
+        let data_dir = tempfile::tempdir().expect("a temporary directory");
         let mounted = SmallDisk::run(
             Command::new("mount").args(["-t", "tmpfs", "-o", &format!("size={bytes}"), "tmpfs"]).arg(data_dir.path()),
         );

@@ -188,7 +188,7 @@ fn dumps_are_exchanged_with_other_servers() {
             continue;
         };
         for workers in ["1", "4"] {
-            let data_dir = TempDir::new().expect("a folder");
+            let data_dir = TempDir::new().expect("a directory");
             let peer_server = Running::start(&program, data_dir.path(), &[]);
             let mut client = peer_server.client();
             fill(&mut client, peer.field_expiry);
@@ -225,7 +225,7 @@ fn function_libraries_are_exchanged_with_other_servers() {
         println!("{} is not set: no functions are exchanged with that server", PEERS[0].variable);
         return;
     };
-    let data_dir = TempDir::new().expect("a folder");
+    let data_dir = TempDir::new().expect("a directory");
     let peer_server = Running::start(&program, data_dir.path(), &[]);
     let mut client = peer_server.client();
     let name: String = cmd("FUNCTION").arg("LOAD").arg(LIBRARY).query(&mut client).expect("a library");

@@ -155,7 +155,7 @@ fn some_settings_cannot_be_changed_while_data_is_loaded() {
     let dump = std::fs::read(server.dir().join("dump.rdb")).expect("a dump");
     server.signal(libc::SIGKILL);
     server.end();
-    let data_dir = tempfile::tempdir().expect("a folder");
+    let data_dir = tempfile::tempdir().expect("a directory");
     std::fs::write(data_dir.path().join("dump.rdb"), dump).expect("a file");
     let path = data_dir.path().to_str().expect("a name");
     let loading =

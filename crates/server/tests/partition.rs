@@ -219,7 +219,7 @@ impl Site {
     }
 
     fn watch(&self, node: usize, program: &std::path::Path) -> Sentinel {
-        let data_dir = TempDir::new().expect("a folder");
+        let data_dir = TempDir::new().expect("a directory");
         let file = data_dir.path().join("sentinel.conf");
         let lines = format!(
             "port {SENTINEL_PORT}\nprotected-mode no\nsentinel monitor main {} {} 2\n\

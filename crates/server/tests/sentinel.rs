@@ -23,7 +23,7 @@ struct Sentinel {
 
 impl Sentinel {
     fn watch(program: PathBuf, primary: u16) -> Sentinel {
-        let (data_dir, port) = (TempDir::new().expect("a folder"), free_port());
+        let (data_dir, port) = (TempDir::new().expect("a directory"), free_port());
         let file = data_dir.path().join("sentinel.conf");
         let lines = format!(
             "port {port}\nbind 127.0.0.1\nsentinel monitor main 127.0.0.1 {primary} 1\n\

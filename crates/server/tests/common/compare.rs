@@ -14,7 +14,7 @@ const DATABASES: usize = 16;
 
 /// A directory for a server, which is kept if the variable `KVICK_RANDOM_KEEP` is set.
 pub fn data_dir() -> TempDir {
-    let mut data_dir = TempDir::new().expect("a folder");
+    let mut data_dir = TempDir::new().expect("a directory");
     if std::env::var_os("KVICK_RANDOM_KEEP").is_some() {
         println!("kept: {}", data_dir.path().display());
         data_dir.disable_cleanup(true);

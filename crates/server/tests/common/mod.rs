@@ -97,7 +97,7 @@ impl Server {
         prepare: &mut dyn FnMut(&mut Command),
         begun: &mut dyn FnMut(u32),
     ) -> Option<Server> {
-        let dir = tempfile::tempdir().expect("a temporary folder");
+        let dir = tempfile::tempdir().expect("a temporary directory");
         let port = free_port();
         let log = File::create(dir.path().join("log")).expect("a log file");
         let mut command = Command::new(env!("CARGO_BIN_EXE_kvick-server"));
