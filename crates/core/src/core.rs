@@ -253,10 +253,10 @@ impl Core {
     /// The classes of keyspace events to record: those among `named` (the configured classes) that may have a
     /// subscriber, and all changes while client-side caching needs them.
     #[inline]
-    pub fn heard(&self, named: EventClass) -> EventClass {
+    pub fn event_mask(&self, named: EventClass) -> EventClass {
         let no_events = named.is_empty() || !self.pubsub.directory().has_listeners();
-        let heard = if no_events { EventClass::empty() } else { named };
-        heard | self.keyspace.tracking.heard()
+        let event_mask = if no_events { EventClass::empty() } else { named };
+        event_mask | self.keyspace.tracking.event_mask()
     }
 
     /// The configuration generation, which changes with every change of a setting.

@@ -133,7 +133,7 @@ impl RuntimeConfig {
             large_reply_bytes: commandlog.bytes_min(Kind::LargeReply),
             prefetches: values.read(network::PREFETCH_BATCH_MAX_SIZE) > 1,
             keyspace_events,
-            heard_events: events::heard(keyspace_events),
+            heard_events: events::event_mask(keyspace_events),
             latency_tracking: values.read(logging::LATENCY_TRACKING),
             commandlog,
             latency_threshold_ms,

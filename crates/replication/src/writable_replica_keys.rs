@@ -60,7 +60,7 @@ impl ReplicatedCore {
         let own = &self.replication.writable_replica_keys;
         let noted = takes_writes && self.replication.upstream.is_replica();
         if own.are_noted.swap(noted, Ordering::Relaxed) != noted {
-            self.keyspace.tracking.set_noted(noted);
+            self.keyspace.tracking.set_notes_all(noted);
             if !noted {
                 own.keys.lock().clear();
             }

@@ -14,7 +14,7 @@ use kvick_store::effects::{Event, Listener};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The classes of events to publish; empty if the setting enables neither channel.
-pub fn heard(setting: KeyspaceEvents) -> EventClass {
+pub fn event_mask(setting: KeyspaceEvents) -> EventClass {
     let classes = [
         (KeyspaceEvents::GENERIC, EventClass::GENERIC),
         (KeyspaceEvents::STRING, EventClass::STRING),
@@ -64,7 +64,7 @@ impl Publisher {
 }
 
 impl Listener for Publisher {
-    fn hear(&self, events: &[Event]) {
+    fn on_events(&self, events: &[Event]) {
         for event in events {
             if self.keyspace.load(Ordering::Relaxed) {
                 self.publish(event, "keyspace", &event.key, event.name.as_bytes());
@@ -82,12 +82,12 @@ mod tests {
 
     #[test]
     fn classes_are_heard_when_there_is_a_channel_for_them() {
-        assert_eq!(heard(KeyspaceEvents::ALL), EventClass::empty());
+        assert_eq!(event_mask(KeyspaceEvents::ALL), EventClass::empty());
         let classes = EventClass::all() - EventClass::CHANGE;
         let all_but_two = classes - EventClass::KEY_MISS - EventClass::NEW;
-        assert_eq!(heard(KeyspaceEvents::ALL | KeyspaceEvents::KEYEVENT), all_but_two);
+        assert_eq!(event_mask(KeyspaceEvents::ALL | KeyspaceEvents::KEYEVENT), all_but_two);
         let some = KeyspaceEvents::KEYSPACE | KeyspaceEvents::ZSET | KeyspaceEvents::NEW;
-        assert_eq!(heard(some), EventClass::SORTED_SET | EventClass::NEW);
-        assert_eq!(heard(KeyspaceEvents::all()), classes);
+        assert_eq!(event_mask(some), EventClass::SORTED_SET | EventClass::NEW);
+        assert_eq!(event_mask(KeyspaceEvents::all()), classes);
     }
 }
