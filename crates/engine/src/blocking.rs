@@ -210,7 +210,7 @@ impl Engine {
         }
         let recipient = Recipient { info: &blocked.client, db: blocked.db, version: blocked.version };
         let call = DataCall { handler, args, hashed: &[], owned_arg: None };
-        let author = self.effects.set_author(blocked.client.unheeded_author());
+        let author = self.effects.set_author(blocked.client.noloop_author());
         let result = self.run_handler(recipient, call, &mut locked, &mut reply);
         self.effects.set_author(author);
         let invocation = Invocation { command: blocked.command, args };

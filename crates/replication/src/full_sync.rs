@@ -186,7 +186,7 @@ impl FullSync<'_> {
         let core = self.core;
         // The present data is an earlier state of the dump if the history is the same.
         let is_same = core.replication.history.lock().id == self.id;
-        let reason = self.begin_loading(if is_same { Reasons::LOADING_BESIDE } else { Reasons::LOADING })?;
+        let reason = self.begin_loading(if is_same { Reasons::ASYNC_LOADING } else { Reasons::LOADING })?;
         let loaded = load(core, self.number, self.participant, primary_connection, from, None);
         let outcome = loaded.and_then(|report| self.exchange(report));
         let mut global = core.keyspace.lock_global();

@@ -307,13 +307,13 @@ impl Replay<'_> {
             if commands.is_multiple_of(COMMANDS_PER_BATCH) {
                 self.player.leave();
                 self.core.persistence.loading.loaded_bytes.store(self.before + self.valid, Ordering::Relaxed);
-                if self.core.is_ending() {
+                if self.core.is_shutting_down() {
                     return Err(Stop::Failed);
                 }
                 self.player.enter();
             }
             let core = self.core;
-            self.delay.after(1, || core.is_ending());
+            self.delay.after(1, || core.is_shutting_down());
         };
         self.player.leave();
         match outcome {

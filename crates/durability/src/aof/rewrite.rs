@@ -158,7 +158,7 @@ pub fn cancel(core: &'static DurableCore) -> bool {
 
 /// Starts a rewrite if one is due. A worker calls this periodically, outside of a batch.
 pub fn tick(core: &'static DurableCore) {
-    if core.admission.has(Reasons::LOADING | Reasons::ENDING) || core.persistence.status().running.is_some() {
+    if core.admission.has(Reasons::LOADING | Reasons::SHUTTING_DOWN) || core.persistence.status().running.is_some() {
         return;
     }
     let aof = &core.aof;

@@ -372,7 +372,7 @@ impl Writer {
         let status = self.aof.status.lock();
         self.aof.fails.store(status.write_error.is_some(), Ordering::SeqCst);
         let fails = status.state != State::Off && (status.write_error.is_some() || status.sync_failed);
-        self.core.admission.set(Reasons::UNWRITTEN, fails);
+        self.core.admission.set(Reasons::AOF_WRITE_FAILED, fails);
     }
 
     fn sync_if_due(&mut self) {

@@ -417,7 +417,7 @@ impl<'a> Loader<'a> {
         let progress = move |offset| {
             let goes_on = alive.as_mut().is_none_or(|alive| alive());
             core.persistence.loading.loaded_bytes.store(before + offset, Ordering::Relaxed);
-            if core.is_ending() || !goes_on { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            if core.is_shutting_down() || !goes_on { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
         let options = read_options(core, (!self.keeps_expired).then_some(self.now_ms));
         let mut reader = Reader::with_progress(input, options, Box::new(progress))?;
@@ -540,7 +540,7 @@ impl<'a> Loader<'a> {
             }
         }
         let core = self.core;
-        self.delay.after(1, || core.is_ending());
+        self.delay.after(1, || core.is_shutting_down());
         Ok(())
     }
 

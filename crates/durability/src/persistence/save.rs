@@ -56,7 +56,7 @@ pub fn save(core: &'static DurableCore, global: &mut Locked, uncounted: u64) -> 
     written.inspect_err(file::report)?;
     logging::notice(format_args!("DB saved on disk"));
     core.persistence.status.lock().saved(changes(core) + uncounted);
-    core.admission.set(Reasons::UNSAVED, false);
+    core.admission.set(Reasons::SAVE_FAILED, false);
     Ok(())
 }
 

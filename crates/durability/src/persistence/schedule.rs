@@ -13,7 +13,7 @@ const RETRY_S: i64 = 5;
 
 /// Starts a save if one is due. A worker calls this periodically, outside of a batch.
 pub fn tick(core: &'static DurableCore) {
-    if core.admission.has(Reasons::LOADING | Reasons::ENDING) {
+    if core.admission.has(Reasons::LOADING | Reasons::SHUTTING_DOWN) {
         return;
     }
     let (status, now_s) = (core.persistence.status(), now_s());

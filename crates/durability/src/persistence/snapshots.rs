@@ -199,7 +199,7 @@ fn run(core: &'static DurableCore, participant: Participant, mut begun: Begun) {
     if running.purpose == Purpose::Save
         && let Some(saved) = status.save_ended(&running, &outcome)
     {
-        core.admission.set(Reasons::UNSAVED, !saved);
+        core.admission.set(Reasons::SAVE_FAILED, !saved);
     }
 }
 

@@ -206,7 +206,7 @@ fn work(server: &'static Server, listeners: Listeners) -> Result<(), Failure> {
     }
     let loaded = load_data(server, to_load, keeps_files);
     match &loaded {
-        Ok(()) if !server.is_ending() => {
+        Ok(()) if !server.is_shutting_down() => {
             follow_primary(server);
             tell_ready(&values);
         }
@@ -231,7 +231,7 @@ fn end_loading(server: &Server) {
 fn load_data(server: &'static Server, to_load: bool, keeps_files: bool) -> Result<(), Failure> {
     if keeps_files {
         let opened = aof::load(server).and_then(|()| aof::open(server));
-        if opened.is_err() && server.is_ending() {
+        if opened.is_err() && server.is_shutting_down() {
             return Ok(());
         }
         opened?;
