@@ -90,7 +90,7 @@ impl ReplicatedCore {
         self.keyspace.log.append_replica_only(&[b"REPLCONF", b"GETACK", b"*"]);
         self.pause.pause_writes(PauseReason::Failover);
         *self.replication.failover.0.lock() = Some(plan);
-        self.log_moved(None);
+        self.on_log_appended(None);
     }
 
     /// Continues a failover if a replica has caught up. Called ten times a second.

@@ -332,7 +332,7 @@ fn load<'f>(
     flush: Option<Box<dyn FnOnce() + 'f>>,
 ) -> Result<load::Report, LinkError> {
     let (mut sign, upstream) = (primary_connection.sign(), &core.replication.upstream);
-    let alive = move || {
+    let keepalive = move || {
         sign.give();
         upstream.number() == number
     };
@@ -353,7 +353,7 @@ fn load<'f>(
             &mut body
         }
     };
-    let received = load::Received { input, bytes, alive: Box::new(alive), flush };
+    let received = load::Received { input, bytes, keepalive: Box::new(keepalive), flush };
     let failed = |reason: &dyn Display| {
         logging::warning(format_args!("{reason}"));
         LinkError::Refused(format!(

@@ -348,7 +348,7 @@ impl Link<'_> {
                 return Err(LinkError::Refused("Connection with primary closed by a client's wish.".into()));
             }
             applied?;
-            core.log_moved(None);
+            core.on_log_appended(None);
             if let Some(error) = violation {
                 return Err(LinkError::Refused(format!(
                     "Protocol error from the primary: {}",

@@ -128,7 +128,7 @@ impl ReplicatedCore {
             if now_ms - last >= every_ms && !self.pause.blocks_writes(now_ms) {
                 self.replication.pinged_ms.store(now_ms, Ordering::Relaxed);
                 self.keyspace.log.append_replica_only(&[b"PING"]);
-                self.log_moved(None);
+                self.on_log_appended(None);
             }
         }
         self.end_silent_replicas(now_ms);

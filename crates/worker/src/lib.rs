@@ -295,7 +295,7 @@ impl Worker {
             return false;
         }
         self.log_seen = end;
-        self.server.log_moved(Some(self.number))
+        self.server.on_log_appended(Some(self.number))
     }
 
     /// Handles the peer closing its sending side. Returns whether the connection can be closed at once: it is stopped,

@@ -152,7 +152,7 @@ pub fn begin(
         server.keyspace.log.append_replica_only(&[b"REPLCONF", b"GETACK", b"*"]);
         server.pause.pause_writes(PauseReason::Shutdown);
         *server.shutdown.waiting.lock() = Some(Waiting { flags, until_ms, clients: Vec::new() });
-        server.log_moved(None);
+        server.on_log_appended(None);
         logging::notice(format_args!("Waiting for replicas before shutting down."));
         return Ok(Progress::Waiting);
     }
@@ -271,14 +271,14 @@ fn end_files(server: &'static Server, flags: ShutdownFlags) -> Result<(), Refuse
     }
     if server.persistence.status().running_for(Purpose::AofBase).is_some() {
         // Until the first base is installed, the files are incomplete.
-        if state == State::Waiting && !flags.contains(ShutdownFlags::FORCE) {
+        if state == State::WaitRewrite && !flags.contains(ShutdownFlags::FORCE) {
             logging::warning(format_args!("Writing initial AOF, can't exit."));
             logging::warning(format_args!(
                 "Errors trying to shut down the server. Check the logs for more information."
             ));
             return Err(Refused);
         }
-        if state == State::Waiting {
+        if state == State::WaitRewrite {
             logging::warning(format_args!("Writing initial AOF. Exit anyway."));
         }
         logging::warning(format_args!("There is a child rewriting the AOF. Killing it!"));

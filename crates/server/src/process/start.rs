@@ -197,7 +197,7 @@ fn work(server: &'static Server, listeners: Listeners) -> Result<(), Failure> {
     logging::notice(format_args!("Server initialized"));
     // If a data set exists, workers answer from their first request on that it is being loaded.
     let keeps_files = values.read(APPENDONLY);
-    let to_load = keeps_files || dump::is_there(&values);
+    let to_load = keeps_files || dump::dump_exists(&values);
     server.admission.set(Reasons::LOADING, to_load);
     let mut threads = Vec::new();
     for (number, worker) in workers.into_iter().enumerate() {
@@ -238,12 +238,12 @@ fn load_data(server: &'static Server, to_load: bool, keeps_files: bool) -> Resul
         end_loading(server);
         return Ok(());
     }
-    aof::look(server)?;
+    aof::read_manifest(server)?;
     if !to_load {
         return Ok(());
     }
     let (sender, outcome) = mpsc::channel();
-    server.persistence.ask(Job::Load(sender));
+    server.persistence.send_job(Job::Load(sender));
     match outcome.recv()? {
         Ok(_) => {
             end_loading(server);

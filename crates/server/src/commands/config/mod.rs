@@ -124,10 +124,10 @@ fn set(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     match server.config.set_many(caller, &pairs, &mut apply) {
         Ok(_) => {
             if sets(args, b"aof-disable-auto-gc") {
-                aof::collect_history(server);
+                aof::delete_history(server);
             }
             if sets_appendonly(args) {
-                aof::switch::follow_setting(server, cx.locked, cx.in_transaction);
+                aof::switch::apply_setting(server, cx.locked, cx.in_transaction);
             }
             cx.reply.ok();
             Ok(())
