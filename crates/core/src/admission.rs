@@ -14,9 +14,9 @@ bitflags::bitflags! {
         /// The data set is not loaded.
         const LOADING = 1 << 0;
         /// The last save failed.
-        const UNSAVED = 1 << 1;
+        const SAVE_FAILED = 1 << 1;
         /// Shutdown has saved the data set for the last time; later changes would be lost.
-        const ENDING = 1 << 2;
+        const SHUTTING_DOWN = 1 << 2;
         /// A memory limit is set: commands may have to evict first.
         const LIMITED = 1 << 3;
         /// The server is a replica.
@@ -24,14 +24,14 @@ bitflags::bitflags! {
         /// Fewer replicas than `min-replicas-to-write` are healthy.
         const FEW_REPLICAS = 1 << 5;
         /// The last write to the append-only file failed.
-        const UNWRITTEN = 1 << 6;
+        const AOF_WRITE_FAILED = 1 << 6;
         /// A monitor is connected and sees every command. Refuses nothing except some commands of the monitors
         /// themselves.
         const MONITORED = 1 << 7;
         /// A script has been running for longer than `busy-reply-threshold`.
         const BUSY = 1 << 8;
         /// A dump is being loaded into the staging database; the current data set is served meanwhile.
-        const LOADING_BESIDE = 1 << 9;
+        const ASYNC_LOADING = 1 << 9;
     }
 }
 
@@ -92,8 +92,8 @@ impl Admission {
     }
 
     /// Sets or clears these reasons.
-    pub fn set(&self, reasons: Reasons, holds: bool) {
-        if holds {
+    pub fn set(&self, reasons: Reasons, on: bool) {
+        if on {
             if reasons.contains(Reasons::LOADING) {
                 self.loading_since_ms.store(clock::unix_ms(), Ordering::Relaxed);
             }
@@ -109,29 +109,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_open_when_no_reason_holds() {
+    fn word_is_open_if_no_reason_is_set() {
         let admission = Admission::default();
         let is_open = || admission.word() == Admission::open_word(admission.rights());
         assert!(is_open());
         admission.set(Reasons::LOADING, true);
-        admission.set(Reasons::UNSAVED, true);
+        admission.set(Reasons::SAVE_FAILED, true);
         admission.set(Reasons::LOADING, false);
-        assert!(!is_open() && admission.has(Reasons::UNSAVED) && !admission.has(Reasons::LOADING));
-        admission.set(Reasons::UNSAVED, false);
+        assert!(!is_open() && admission.has(Reasons::SAVE_FAILED) && !admission.has(Reasons::LOADING));
+        admission.set(Reasons::SAVE_FAILED, false);
         assert!(is_open());
     }
 
     #[test]
-    fn rights_and_reasons_leave_each_other_alone() {
+    fn rights_epoch_and_reasons_are_independent() {
         let admission = Admission { word: AtomicU64::new(Admission::open_word(u32::MAX)), ..Admission::default() };
-        admission.set(Reasons::ENDING, true);
+        admission.set(Reasons::SHUTTING_DOWN, true);
         admission.renew_rights();
         assert_eq!(
-            (admission.rights(), admission.has(Reasons::ENDING), admission.has(Reasons::LOADING)),
+            (admission.rights(), admission.has(Reasons::SHUTTING_DOWN), admission.has(Reasons::LOADING)),
             (0, true, false)
         );
         admission.renew_rights();
-        admission.set(Reasons::ENDING, false);
+        admission.set(Reasons::SHUTTING_DOWN, false);
         assert_eq!(admission.word(), Admission::open_word(1));
     }
 }

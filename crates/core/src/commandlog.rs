@@ -146,17 +146,17 @@ impl<'a> Executed<'a> {
         }
     }
 
-    fn shortened(&self) -> Vec<Vec<u8>> {
+    fn truncated(&self) -> Vec<Vec<u8>> {
         let len = self.args.len();
         let kept = if len > ARGS_MAX { ARGS_MAX - 1 } else { len };
-        let mut shortened: Vec<Vec<u8>> = (0..kept).map(|index| self.shorten(index)).collect();
+        let mut truncated: Vec<Vec<u8>> = (0..kept).map(|index| self.truncate(index)).collect();
         if len > ARGS_MAX {
-            shortened.push(format!("... ({} more arguments)", len - kept).into_bytes());
+            truncated.push(format!("... ({} more arguments)", len - kept).into_bytes());
         }
-        shortened
+        truncated
     }
 
-    fn shorten(&self, index: usize) -> Vec<u8> {
+    fn truncate(&self, index: usize) -> Vec<u8> {
         if self.redacted >> index & 1 == 1 {
             return REDACTED.to_vec();
         }
@@ -209,21 +209,21 @@ impl CommandLog {
     }
 
     /// Logs a command that took `us` microseconds if it reaches the threshold.
-    pub fn offer_slow(&self, us: u64, executed: Executed<'_>, thresholds: &Thresholds) {
-        self.offer(Kind::Slow, i64::try_from(us).unwrap_or(i64::MAX), executed, thresholds);
+    pub fn record_slow(&self, us: u64, executed: Executed<'_>, thresholds: &Thresholds) {
+        self.record(Kind::Slow, i64::try_from(us).unwrap_or(i64::MAX), executed, thresholds);
     }
 
     /// Logs a command if its request reaches the threshold.
-    pub fn offer_request(&self, executed: Executed<'_>, thresholds: &Thresholds) {
-        self.offer(Kind::LargeRequest, executed.bytes() as i64, executed, thresholds);
+    pub fn record_request(&self, executed: Executed<'_>, thresholds: &Thresholds) {
+        self.record(Kind::LargeRequest, executed.bytes() as i64, executed, thresholds);
     }
 
     /// Logs a command whose reply has `bytes` bytes if it reaches the threshold.
-    pub fn offer_reply(&self, bytes: usize, executed: Executed<'_>, thresholds: &Thresholds) {
-        self.offer(Kind::LargeReply, bytes as i64, executed, thresholds);
+    pub fn record_reply(&self, bytes: usize, executed: Executed<'_>, thresholds: &Thresholds) {
+        self.record(Kind::LargeReply, bytes as i64, executed, thresholds);
     }
 
-    fn offer(&self, kind: Kind, value: i64, executed: Executed<'_>, thresholds: &Thresholds) {
+    fn record(&self, kind: Kind, value: i64, executed: Executed<'_>, thresholds: &Thresholds) {
         let Limits { threshold, entries_max } = thresholds.of(kind);
         if threshold < 0 || value < threshold || entries_max == 0 {
             return;
@@ -232,7 +232,7 @@ impl CommandLog {
             id: 0,
             time: kvick_runtime::clock::unix_ms() / 1000,
             value,
-            args: executed.shortened(),
+            args: executed.truncated(),
             peer: executed.client.peer.clone(),
             name: executed.client.names.lock().name.clone(),
         };
@@ -282,19 +282,19 @@ mod tests {
     ) -> Entry {
         let owned = OwnedArgs::new(args);
         let executed = Executed { args: owned.args(), owned_arg, client, redacted };
-        log.offer_request(executed, &ALL);
+        log.record_request(executed, &ALL);
         assert!(executed.bytes() <= executed.bytes_max());
         log.latest(Kind::LargeRequest, 1).remove(0)
     }
 
     #[test]
-    fn a_request_counts_as_long_as_the_protocol_makes_it() {
+    fn request_size_is_its_length_in_the_protocol() {
         let entry = record(&CommandLog::default(), &client(), &[b"set", b"key", b"0123456789"], None, 0);
         assert_eq!(entry.value as usize, b"*3\r\n$3\r\nset\r\n$3\r\nkey\r\n$10\r\n0123456789\r\n".len());
     }
 
     #[test]
-    fn long_arguments_and_many_are_shortened() {
+    fn long_arguments_and_argument_lists_are_truncated() {
         let (log, client, long) = (CommandLog::default(), client(), [b'A'; 130]);
         assert!(record(&log, &client, &[b"set", &long], None, 0).args[1].ends_with(b"AAA... (2 more bytes)"));
         let many = [&b"a"[..]; 33];
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn an_argument_that_was_taken_over_is_shown_all_the_same() {
+    fn argument_owned_by_the_command_is_logged() {
         let owned_arg = OwnedArgument::new(2, &[b'x'; 1000]);
         let entry = record(&CommandLog::default(), &client(), &[b"set", b"k", b""], Some(&owned_arg), 0);
         assert!(entry.args[2].starts_with(b"xxxx") && entry.args[2].ends_with(b"... (872 more bytes)"));
@@ -312,22 +312,22 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_not_shown() {
+    fn secret_arguments_are_redacted() {
         let client = client();
         let entry = record(&CommandLog::default(), &client, &[b"auth", b"secret"], None, 1 << 1);
         assert_eq!(entry.args, [&b"auth"[..], REDACTED]);
     }
 
     #[test]
-    fn the_latest_are_kept_and_numbers_go_on() {
+    fn oldest_entries_are_dropped_and_ids_keep_ascending() {
         let (log, client, owned) = (CommandLog::default(), client(), OwnedArgs::new([b"ping"]));
         let executed = Executed { args: owned.args(), owned_arg: None, client: &client, redacted: 0 };
-        (0..3).for_each(|us| log.offer_slow(us, executed, &ALL));
-        log.offer_reply(1, executed, &ALL);
+        (0..3).for_each(|us| log.record_slow(us, executed, &ALL));
+        log.record_reply(1, executed, &ALL);
         let ids = |log: &CommandLog| log.latest(Kind::Slow, 9).iter().map(|entry| entry.id).collect::<Vec<_>>();
         assert_eq!((ids(&log), log.len(Kind::LargeReply)), (vec![2, 1], 0));
         log.reset(Kind::Slow);
-        log.offer_slow(7, executed, &ALL);
+        log.record_slow(7, executed, &ALL);
         assert_eq!(ids(&log), [3]);
     }
 }

@@ -29,7 +29,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 /// Partitions per database with one worker.
-const PARTITIONS_ALONE: usize = 256;
+const PARTITIONS_ONE_WORKER: usize = 256;
 /// Partitions per database for each of several workers. With this many, another worker seldom locks a partition of a
 /// prefetched batch before the worker that prefetched it does.
 const PARTITIONS_PER_WORKER: usize = 1024;
@@ -89,7 +89,7 @@ pub struct Core {
     /// Interrupts the connection to the primary.
     interrupt_primary: OnceLock<Box<dyn Fn() + Send + Sync>>,
     workers: usize,
-    ending: AtomicBool,
+    shutting_down: AtomicBool,
 }
 
 impl Core {
@@ -98,7 +98,7 @@ impl Core {
         let workers = values.read(network::IO_THREADS).max(1) as usize;
         let databases = values.read(process::DATABASES) as usize;
         let partitions = match workers {
-            1 => PARTITIONS_ALONE,
+            1 => PARTITIONS_ONE_WORKER,
             _ => (workers * PARTITIONS_PER_WORKER).next_power_of_two().min(PARTITIONS_MAX),
         };
         let commands = catalogue.all().len();
@@ -132,9 +132,9 @@ impl Core {
             mailboxes: OnceLock::new(),
             interrupt_primary: OnceLock::new(),
             workers,
-            ending: AtomicBool::new(false),
+            shutting_down: AtomicBool::new(false),
         };
-        core.guard_memory(&core.runtime_config());
+        core.update_memory_limit(&core.runtime_config());
         core.keyspace.lazy_free.run(memory::register_thread);
         core
     }
@@ -153,8 +153,8 @@ impl Core {
     }
 
     /// Marks the server as shutting down and wakes the workers, which check the mark at their next turn.
-    pub fn mark_ending(&self) {
-        self.ending.store(true, Ordering::SeqCst);
+    pub fn mark_shutting_down(&self) {
+        self.shutting_down.store(true, Ordering::SeqCst);
         (0..self.workers()).for_each(|worker| self.wake(worker));
     }
 
@@ -230,19 +230,19 @@ impl Core {
 
     /// Runs `publish`, which puts messages into inboxes, and then wakes the workers that need it, except `from`.
     fn put_messages<T>(&self, from: Executor, publish: impl FnOnce(&mut dyn FnMut(usize, Arc<Publication>)) -> T) -> T {
-        let mut asleep = SmallVec::<[usize; 8]>::new();
+        let mut to_wake = SmallVec::<[usize; 8]>::new();
         let result = publish(&mut |worker, message| {
             if self.inboxes.put(worker, Delivery::Published(message)) && from != Executor::Worker(worker) {
-                asleep.push(worker);
+                to_wake.push(worker);
             }
         });
-        asleep.into_iter().for_each(|worker| self.wake(worker));
+        to_wake.into_iter().for_each(|worker| self.wake(worker));
         result
     }
 
     /// Sends lines to all monitors, from a worker. That worker delivers the lines for its own connections itself.
-    pub fn show_monitors(&self, from: Executor, lines: &[u8]) {
-        self.put_messages(from, |put| self.pubsub.show_monitors(lines, put));
+    pub fn feed_monitors(&self, from: Executor, lines: &[u8]) {
+        self.put_messages(from, |put| self.pubsub.feed_monitors(lines, put));
     }
 
     /// Sends a message to every worker.
@@ -253,10 +253,10 @@ impl Core {
     /// The classes of keyspace events to record: those among `named` (the configured classes) that may have a
     /// subscriber, and all changes while client-side caching needs them.
     #[inline]
-    pub fn event_mask(&self, named: EventClass) -> EventClass {
+    pub fn notified_classes(&self, named: EventClass) -> EventClass {
         let no_events = named.is_empty() || !self.pubsub.directory().has_listeners();
-        let event_mask = if no_events { EventClass::empty() } else { named };
-        event_mask | self.keyspace.tracking.event_mask()
+        let notified_classes = if no_events { EventClass::empty() } else { named };
+        notified_classes | self.keyspace.tracking.event_mask()
     }
 
     /// The configuration generation, which changes with every change of a setting.
@@ -275,13 +275,13 @@ impl Core {
         let mut current = self.runtime_config.write();
         if current.generation < generation {
             *current = Arc::new(RuntimeConfig::read(&self.config.values(), generation));
-            self.guard_memory(&current);
+            self.update_memory_limit(&current);
         }
         current.clone()
     }
 
     /// Makes the dispatcher check memory before each command if a memory limit is set.
-    fn guard_memory(&self, runtime_config: &RuntimeConfig) {
+    fn update_memory_limit(&self, runtime_config: &RuntimeConfig) {
         let limits = &runtime_config.eviction;
         self.admission.set(Reasons::LIMITED, limits.bytes > 0 || limits.clients_bytes > 0);
     }
@@ -293,8 +293,8 @@ impl Core {
     }
 
     /// Whether the server is shutting down.
-    pub fn is_ending(&self) -> bool {
-        self.ending.load(Ordering::Relaxed)
+    pub fn is_shutting_down(&self) -> bool {
+        self.shutting_down.load(Ordering::Relaxed)
     }
 }
 

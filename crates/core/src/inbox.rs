@@ -119,7 +119,7 @@ mod tests {
     use crate::pubsub::publication::Address;
 
     #[test]
-    fn a_worker_is_woken_once_for_what_it_has_not_begun_to_take() {
+    fn worker_is_woken_once_until_it_takes_its_deliveries() {
         let inboxes = Inboxes::new(2);
         let put = |worker| inboxes.put(worker, message());
         assert_eq!([put(1), put(1), put(0)], [true, false, true]);
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_is_congested_until_half_of_the_limit_is_left() {
+    fn worker_is_congested_until_its_backlog_is_half_the_limit() {
         let inboxes = Inboxes::new(2);
         (0..BACKLOG_MAX).for_each(|_| _ = inboxes.put(1, message()));
         assert!(!inboxes.is_congested());

@@ -15,5 +15,5 @@ pub enum Message {
     /// There are new listening sockets.
     Listen,
     /// Try to write to all sockets, even those that the poll does not report as writable.
-    Unclog,
+    RetryWrites,
 }

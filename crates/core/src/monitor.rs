@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_tells_time_database_client_and_arguments() {
+    fn line_shows_time_database_client_and_arguments() {
         let client = client("127.0.0.1:1");
         let shown = line(Origin::Client(&client), &[b"set", b"a\"\xff\n", b""], 0);
         assert_eq!(shown, "+1700000000.000042 [9 127.0.0.1:1] \"set\" \"a\\\"\\xff\\n\" \"\"\r\n");
@@ -89,14 +89,14 @@ mod tests {
     }
 
     #[test]
-    fn a_unix_socket_is_told_by_its_path() {
+    fn unix_socket_client_is_shown_by_its_path() {
         let client = client("/tmp/socket:0");
         client.set_flags(ClientFlags::UNIX, true);
         assert!(line(Origin::Client(&client), &[b"ping"], 0).contains("[9 unix:/tmp/socket] \"ping\""));
     }
 
     #[test]
-    fn secrets_are_hidden_and_nothing_else() {
+    fn only_secret_arguments_are_redacted() {
         let words = [&b"x"[..]; 40];
         let shown = line(Origin::Script, &words, 1 << 1 | 1 << 31);
         let hidden: Vec<usize> = shown
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_a_group_wait_for_its_end() {
+    fn lines_of_a_group_are_released_at_its_end() {
         let mut lines = Lines::default();
         assert_eq!(lines.take(), None);
         lines.begin_group();

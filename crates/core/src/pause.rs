@@ -1,13 +1,13 @@
-//! Pauses: until when commands wait. CLIENT PAUSE starts a pause with a time limit. The server itself holds writes
+//! Pauses: until when commands wait. CLIENT PAUSE starts a pause with a time limit. The server itself pauses writes
 //! during FAILOVER, and while SHUTDOWN waits for replicas.
 
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// The reasons for which the server itself holds writes.
+/// The reasons for which the server itself pauses writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub enum Hold {
+pub enum PauseReason {
     /// FAILOVER is under way.
     Failover = 1,
     /// SHUTDOWN waits for replicas.
@@ -21,15 +21,15 @@ pub struct Pause {
     until_ms: AtomicI64,
     /// Unix time in ms until which all commands wait, not only those that may write.
     all_until_ms: AtomicI64,
-    reasons: Mutex<Reasons>,
+    sources: Mutex<Sources>,
 }
 
 #[derive(Default)]
-struct Reasons {
+struct Sources {
     /// Unix time in ms at which the pause of CLIENT PAUSE ends.
-    asked_until_ms: i64,
-    /// The server's own reasons, as bits of [`Hold`].
-    holds: u8,
+    client_until_ms: i64,
+    /// The server's own reasons, as bits of [`PauseReason`].
+    internal: u8,
 }
 
 /// A pause that is active.
@@ -44,46 +44,47 @@ pub struct ActivePause {
 impl Pause {
     /// Starts or extends a pause. The later end and the stricter kind apply.
     pub fn begin(&self, now_ms: i64, until_ms: i64, all: bool) {
-        let mut reasons = self.reasons.lock();
+        let mut sources = self.sources.lock();
         let all = all || self.all_until_ms.load(Ordering::SeqCst) > now_ms;
-        reasons.asked_until_ms = reasons.asked_until_ms.max(until_ms);
+        sources.client_until_ms = sources.client_until_ms.max(until_ms);
         if all {
-            self.all_until_ms.store(reasons.asked_until_ms, Ordering::SeqCst);
+            self.all_until_ms.store(sources.client_until_ms, Ordering::SeqCst);
         }
-        self.publish(&reasons);
+        self.publish(&sources);
     }
 
     /// Ends the pause that clients started.
     pub fn end(&self) {
-        let mut reasons = self.reasons.lock();
-        reasons.asked_until_ms = 0;
+        let mut sources = self.sources.lock();
+        sources.client_until_ms = 0;
         self.all_until_ms.store(0, Ordering::SeqCst);
-        self.publish(&reasons);
+        self.publish(&sources);
     }
 
-    /// Holds writes from now on. The caller holds the global lock, so no write is in progress when this returns.
-    pub fn hold(&self, why: Hold) {
-        let mut reasons = self.reasons.lock();
-        reasons.holds |= why as u8;
-        self.publish(&reasons);
+    /// Pauses writes from now on. The caller holds the global lock, so no write is in progress when this returns.
+    pub fn pause_writes(&self, reason: PauseReason) {
+        let mut sources = self.sources.lock();
+        sources.internal |= reason as u8;
+        self.publish(&sources);
     }
 
-    /// Removes this reason to hold writes. The caller must send [`Resume`](crate::message::Message::Resume) to the
+    /// Removes this reason to pause writes. The caller must send [`Resume`](crate::message::Message::Resume) to the
     /// workers.
-    pub fn release(&self, why: Hold) {
-        let mut reasons = self.reasons.lock();
-        reasons.holds &= !(why as u8);
-        self.publish(&reasons);
+    pub fn resume_writes(&self, reason: PauseReason) {
+        let mut sources = self.sources.lock();
+        sources.internal &= !(reason as u8);
+        self.publish(&sources);
     }
 
-    fn publish(&self, reasons: &Reasons) {
-        let until_ms = if reasons.holds != 0 { i64::MAX } else { reasons.asked_until_ms };
+    fn publish(&self, sources: &Sources) {
+        let until_ms = if sources.internal != 0 { i64::MAX } else { sources.client_until_ms };
         self.until_ms.store(until_ms, Ordering::SeqCst);
     }
 
-    /// Whether any pause is active. Expired keys are not deleted during a pause, since a deletion is a write.
+    /// Whether any pause is active, so that writes wait. Expired keys are not deleted during a pause, since a deletion
+    /// is a write.
     #[inline]
-    pub fn keeps_data(&self, now_ms: i64) -> bool {
+    pub fn blocks_writes(&self, now_ms: i64) -> bool {
         self.until_ms.load(Ordering::Relaxed) > now_ms
     }
 
@@ -95,25 +96,25 @@ impl Pause {
     }
 
     /// Clears a pause that is over, so that commands no longer check it.
-    fn forget(&self, now_ms: i64) {
-        let mut reasons = self.reasons.lock();
-        if reasons.asked_until_ms <= now_ms {
-            reasons.asked_until_ms = 0;
-            self.publish(&reasons);
+    fn clear_ended(&self, now_ms: i64) {
+        let mut sources = self.sources.lock();
+        if sources.client_until_ms <= now_ms {
+            sources.client_until_ms = 0;
+            self.publish(&sources);
         }
     }
 
     /// Whether commands have to check the pause at all.
     #[inline]
-    pub fn is_there(&self) -> bool {
+    pub fn may_be_active(&self) -> bool {
         self.until_ms.load(Ordering::Relaxed) != 0
     }
 
     /// The [state](Self::state); clears a pause that is over.
-    pub fn state_or_forget(&self, now_ms: i64) -> Option<ActivePause> {
+    pub fn state_or_clear(&self, now_ms: i64) -> Option<ActivePause> {
         let state = self.state(now_ms);
         if state.is_none() {
-            self.forget(now_ms);
+            self.clear_ended(now_ms);
         }
         state
     }
@@ -124,20 +125,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_server_s_own_pause_and_the_clients_end_apart() {
+    fn internal_and_client_pauses_end_independently() {
         let pause = Pause::default();
         let paused = |until_ms, pauses_all| Some(ActivePause { until_ms, pauses_all });
         assert_eq!(pause.state(10), None);
         pause.begin(10, 100, true);
         assert_eq!(pause.state(10), paused(100, true));
-        pause.hold(Hold::Failover);
-        pause.hold(Hold::Shutdown);
+        pause.pause_writes(PauseReason::Failover);
+        pause.pause_writes(PauseReason::Shutdown);
         assert_eq!(pause.state(10), paused(i64::MAX, true));
-        // The clients' pause is over; the server's holds writes only.
+        // The clients' pause is over; the internal one blocks writes only.
         assert_eq!(pause.state(100), paused(i64::MAX, false));
-        pause.release(Hold::Failover);
-        assert!(pause.keeps_data(100));
-        pause.release(Hold::Shutdown);
+        pause.resume_writes(PauseReason::Failover);
+        assert!(pause.blocks_writes(100));
+        pause.resume_writes(PauseReason::Shutdown);
         assert_eq!((pause.state(99), pause.state(100)), (paused(100, true), None));
         pause.end();
         assert_eq!(pause.state(10), None);

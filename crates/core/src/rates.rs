@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_steady_load_shows_as_its_rate_and_fades_when_it_ends() {
+    fn steady_load_shows_as_its_rate_and_drops_to_zero_afterwards() {
         let (mut rates, mut now, mut totals) = (Rates::default(), Instant::now(), Totals::default());
         let mut pass = |rates: &mut Rates, requests: u64| {
             assert!(rates.is_due(now));
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_that_execute_nothing_are_not_busy() {
+    fn idle_workers_are_not_busy() {
         let mut rates = Rates::default();
         let sample = |requests: [u64; 3]| requests.map(|requests| Totals { requests, ..Totals::default() });
         for (requests, busy) in [([1, 2, 3], 0), ([2, 2, 4], 2), ([2, 2, 4], 0), ([2, 3, 4], 1)] {

@@ -65,7 +65,7 @@ pub struct RuntimeConfig {
     /// `notify-keyspace-events`.
     pub keyspace_events: KeyspaceEvents,
     /// The classes of events that `keyspace_events` publishes.
-    pub heard_events: EventClass,
+    pub notified_events: EventClass,
     /// `latency-tracking`: whether the durations of commands are recorded.
     pub latency_tracking: bool,
     /// The threshold of LATENCY; 0 disables it.
@@ -79,7 +79,7 @@ pub struct RuntimeConfig {
     /// `aof-timestamp-enabled`, if the append-only file is enabled.
     pub aof_timestamps: bool,
     /// `replica-ignore-maxmemory`: whether a replica leaves eviction to its primary.
-    pub replica_keeps_all: bool,
+    pub replica_ignore_maxmemory: bool,
     /// The memory limits.
     pub eviction: Limits,
 }
@@ -133,7 +133,7 @@ impl RuntimeConfig {
             large_reply_bytes: commandlog.bytes_min(Kind::LargeReply),
             prefetches: values.read(network::PREFETCH_BATCH_MAX_SIZE) > 1,
             keyspace_events,
-            heard_events: events::event_mask(keyspace_events),
+            notified_events: events::notified_classes(keyspace_events),
             latency_tracking: values.read(logging::LATENCY_TRACKING),
             commandlog,
             latency_threshold_ms,
@@ -143,7 +143,7 @@ impl RuntimeConfig {
             },
             lfu_log_factor: values.read(memory::LFU_LOG_FACTOR),
             lfu_decay_minutes: values.read(memory::LFU_DECAY_TIME),
-            replica_keeps_all: values.read(replication::REPLICA_IGNORE_MAXMEMORY),
+            replica_ignore_maxmemory: values.read(replication::REPLICA_IGNORE_MAXMEMORY),
             aof_timestamps: values.read(persistence::APPENDONLY) && values.read(persistence::AOF_TIMESTAMP_ENABLED),
             eviction: Limits::read(values),
         }
@@ -177,10 +177,10 @@ fn encoding_limits(values: &Values) -> EncodingLimits {
 }
 
 /// Commands longer than this are always checked, so that the clock is read again after them.
-const LOOKED_AT_US: u64 = 500;
+const ALWAYS_CHECKED_US: u64 = 500;
 
 fn slow_ticks(slow_us: i64, latency_ms: u64) -> u64 {
     let slow = u64::try_from(slow_us).unwrap_or(u64::MAX);
     let latency = if latency_ms == 0 { u64::MAX } else { latency_ms.saturating_mul(1000) };
-    clock::us_to_ticks(slow.min(latency).min(LOOKED_AT_US))
+    clock::us_to_ticks(slow.min(latency).min(ALWAYS_CHECKED_US))
 }

@@ -17,7 +17,7 @@ const OVERFLOW_CODE: &[u8] = b"ERRORSTATS_OVERFLOW";
 const CODE_LEN_MAX: usize = 30;
 
 /// The server's own error codes, which are always counted separately.
-const OWN_CODES: [&[u8]; 33] = [
+const SERVER_CODES: [&[u8]; 33] = [
     b"ASK",
     b"BUSY",
     b"BUSYGROUP",
@@ -297,7 +297,8 @@ impl WorkerStats {
             *count += 1;
             return;
         }
-        let counted_as = if codes.len() < ERROR_CODES_MAX || OWN_CODES.contains(&code) { code } else { OVERFLOW_CODE };
+        let counted_as =
+            if codes.len() < ERROR_CODES_MAX || SERVER_CODES.contains(&code) { code } else { OVERFLOW_CODE };
         *codes.entry(counted_as.into()).or_default() += 1;
     }
 
@@ -328,7 +329,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_errors_are_counted_however_many_codes_were_invented() {
+    fn server_errors_are_counted_despite_many_custom_codes() {
         let stats = WorkerStats::new(0);
         for n in 0..200 {
             stats.count_error(format!("CODE{n} text").as_bytes());
@@ -346,9 +347,9 @@ mod tests {
     }
 
     #[test]
-    fn own_codes_are_sorted_words() {
-        assert!(OWN_CODES.is_sorted());
-        assert!(OWN_CODES.iter().all(|code| code.iter().all(u8::is_ascii_uppercase)));
+    fn server_codes_are_sorted_and_uppercase() {
+        assert!(SERVER_CODES.is_sorted());
+        assert!(SERVER_CODES.iter().all(|code| code.iter().all(u8::is_ascii_uppercase)));
     }
 
     #[test]
@@ -364,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_turn_is_kept_until_the_reset() {
+    fn longest_turn_is_kept_until_reset() {
         let stats = WorkerStats::new(1);
         [(5, 1), (9, 3), (2, 7)].into_iter().for_each(|(us, requests)| stats.count_turn(us, requests));
         assert_eq!((stats.turn_us_max(), stats.turn_requests_max()), (9, 7));

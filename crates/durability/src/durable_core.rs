@@ -41,13 +41,13 @@ pub trait ReplicationView: Send + Sync {
     fn primary_database(&self) -> Option<usize>;
 
     /// The number of replicas that have acknowledged `offset`: in memory, or on their disks.
-    fn replicas_at(&self, offset: u64, on_disk: bool) -> usize;
+    fn replicas_acked(&self, offset: u64, on_disk: bool) -> usize;
 }
 
 /// A server without replication.
-struct Alone;
+struct NoReplication;
 
-impl ReplicationView for Alone {
+impl ReplicationView for NoReplication {
     fn stream(&self) -> Option<Stream> {
         None
     }
@@ -58,7 +58,7 @@ impl ReplicationView for Alone {
         None
     }
 
-    fn replicas_at(&self, _: u64, _: bool) -> usize {
+    fn replicas_acked(&self, _: u64, _: bool) -> usize {
         0
     }
 }
@@ -113,7 +113,7 @@ impl DurableCore {
 
     /// The interface to replication.
     pub fn replication_view(&self) -> &dyn ReplicationView {
-        self.replication.get().map_or(&Alone, |replication| &**replication)
+        self.replication.get().map_or(&NoReplication, |replication| &**replication)
     }
 
     /// A new replayer; `None` before the factory was set.

@@ -12,7 +12,7 @@ pub trait Replayer {
     fn leave(&mut self);
 
     /// Executes a request within a batch. Returns an error for an unknown command; the log reports commands that fail.
-    fn play(&mut self, args: Args<'_>) -> Result<Replayed, Error>;
+    fn execute(&mut self, args: Args<'_>) -> Result<Replayed, Error>;
 
     /// Whether a transaction has begun and not ended.
     fn is_in_transaction(&self) -> bool;

@@ -126,7 +126,7 @@ impl Applier {
     }
 
     fn execute(&mut self, args: Args<'_>, resolved: ResolvedCommand) -> Outcome {
-        if self.engine.server.admission.has(Reasons::UNSAVED | Reasons::UNWRITTEN) {
+        if self.engine.server.admission.has(Reasons::SAVE_FAILED | Reasons::AOF_WRITE_FAILED) {
             self.check_persistence(resolved);
         }
         let Applier { engine, client, reply, .. } = self;

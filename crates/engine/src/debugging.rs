@@ -93,7 +93,7 @@ impl Engine {
     fn muted_config(&self) -> RuntimeConfig {
         let mut runtime_config = RuntimeConfig::read(&self.server.config.values(), self.runtime_config.generation);
         runtime_config.keyspace_events = KeyspaceEvents::empty();
-        runtime_config.heard_events = EventClass::empty();
+        runtime_config.notified_events = EventClass::empty();
         runtime_config.slow_ticks = u64::MAX;
         runtime_config.large_request_bytes = usize::MAX;
         runtime_config.large_reply_bytes = usize::MAX;

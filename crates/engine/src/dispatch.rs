@@ -315,7 +315,7 @@ impl Engine {
             let source = client.flags().contains(ClientFlags::IMPORT_SOURCE);
             return if source { WhenExpired::ImportSource } else { WhenExpired::Import };
         }
-        if self.server.pause.keeps_data(self.now_ms) { WhenExpired::Keep } else { WhenExpired::Drop }
+        if self.server.pause.blocks_writes(self.now_ms) { WhenExpired::Keep } else { WhenExpired::Drop }
     }
 
     /// Updates statistics, and adds the command to the slow log if needed.
@@ -370,7 +370,7 @@ impl Engine {
             self.update_date();
         }
         if !command.spec.flags.contains(Flags::SKIP_COMMANDLOG) {
-            self.server.commandlog.offer_slow(us, executed, &self.runtime_config.commandlog);
+            self.server.commandlog.record_slow(us, executed, &self.runtime_config.commandlog);
         }
         let event = if command.spec.flags.contains(Flags::FAST) { "fast-command" } else { "command" };
         self.server.latency.record(event, us / 1000, self.runtime_config.latency_threshold_ms);
@@ -380,8 +380,8 @@ impl Engine {
     fn log_large(&self, executed: Executed<'_>, command: &CommandInfo, reply_bytes: usize) {
         if !command.spec.flags.contains(Flags::SKIP_COMMANDLOG) {
             let (log, thresholds) = (&self.server.commandlog, &self.runtime_config.commandlog);
-            log.offer_request(executed, thresholds);
-            log.offer_reply(reply_bytes, executed, thresholds);
+            log.record_request(executed, thresholds);
+            log.record_reply(reply_bytes, executed, thresholds);
         }
     }
 }

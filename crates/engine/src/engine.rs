@@ -258,7 +258,7 @@ impl Engine {
     /// The classes of keyspace events that have subscribers, and whether all changes are recorded.
     #[inline]
     pub fn event_mask(&self) -> EventClass {
-        self.server.event_mask(self.runtime_config.heard_events)
+        self.server.notified_classes(self.runtime_config.notified_events)
     }
 
     /// Pending deliveries of this worker.
@@ -303,7 +303,7 @@ impl Engine {
             admission
         } else {
             self.yield_bias();
-            if self.server.admission.has(Reasons::ENDING) {
+            if self.server.admission.has(Reasons::SHUTTING_DOWN) {
                 // Its effects would be missing from every snapshot.
                 client.fate = Fate::Close;
                 return self.finish(client, start, out);
@@ -352,7 +352,7 @@ impl Engine {
         };
         if !plain && client.is_primary() {
             // The primary has already executed its requests.
-        } else if self.server.pause.is_there() && self.is_paused(client, command, args) {
+        } else if self.server.pause.may_be_active() && self.is_paused(client, command, args) {
             return Outcome::Paused;
         }
         if !plain && client.is_queueing(command) {
@@ -395,7 +395,7 @@ impl Engine {
                 Outcome::Again => {}
                 outcome => return outcome,
             }
-            if self.server.admission.has(Reasons::ENDING) || !client.renew_rights(self.server) {
+            if self.server.admission.has(Reasons::SHUTTING_DOWN) || !client.renew_rights(self.server) {
                 client.fate = Fate::Close;
                 return self.finish(client, start, out);
             }
@@ -406,7 +406,7 @@ impl Engine {
                     return self.finish(client, start, out);
                 }
             };
-            if !client.is_primary() && self.server.pause.is_there() && self.is_paused(client, command, args) {
+            if !client.is_primary() && self.server.pause.may_be_active() && self.is_paused(client, command, args) {
                 return Outcome::Paused;
             }
         }

@@ -223,8 +223,11 @@ impl Engine {
 
     /// Whether keys may currently be evicted.
     fn may_evict(&self) -> bool {
-        let is_the_primarys = self.runtime_config.replica_keeps_all && self.server.replication.upstream.is_replica();
-        !self.server.pause.keeps_data(self.now_ms) && !self.server.admission.has(Reasons::LOADING) && !is_the_primarys
+        let is_the_primarys =
+            self.runtime_config.replica_ignore_maxmemory && self.server.replication.upstream.is_replica();
+        !self.server.pause.blocks_writes(self.now_ms)
+            && !self.server.admission.has(Reasons::LOADING)
+            && !is_the_primarys
     }
 
     /// Bytes by which memory is above its limit. If it is below, distributes the remainder among the workers.
@@ -245,7 +248,7 @@ impl Engine {
             return Room::Nothing;
         };
         let (event_mask, began) = (self.event_mask(), Ticks::now());
-        let patience = self.runtime_config.eviction.patience;
+        let time_limit = self.runtime_config.eviction.time_limit;
         let mut evicted = 0;
         let room = loop {
             // All workers may detect at once that memory is above its limit.
@@ -265,7 +268,7 @@ impl Engine {
                 effects: &mut self.effects,
                 event_mask,
             });
-            let Some(bytes) = gone else { break self.await_lazy_free(began, patience) };
+            let Some(bytes) = gone else { break self.await_lazy_free(began, time_limit) };
             self.record_latency("eviction-del", key_began);
             evicted += 1;
             self.server.eviction.add_freed(bytes);
@@ -273,7 +276,7 @@ impl Engine {
             if self.excess() <= 0 {
                 break Room::Enough;
             }
-            if evicted % KEYS_PER_CLOCK_READ == 0 && elapsed(began) > patience {
+            if evicted % KEYS_PER_CLOCK_READ == 0 && elapsed(began) > time_limit {
                 break Room::Unfinished;
             }
         };
@@ -285,21 +288,21 @@ impl Engine {
     pub(super) fn publish_pending_notifications(&mut self) {
         let bytes = self.effects.reclaimed_bytes();
         if bytes != self.evicting.pending_bytes {
-            self.server.eviction.resize_untold(self.evicting.pending_bytes, bytes);
+            self.server.eviction.resize_pending_invalidations(self.evicting.pending_bytes, bytes);
             self.evicting.pending_bytes = bytes;
         }
     }
 
     /// No evictable key is left: waits for lazy freeing, which may free enough.
-    fn await_lazy_free(&mut self, began: Ticks, patience: Duration) -> Room {
+    fn await_lazy_free(&mut self, began: Ticks, time_limit: Duration) -> Room {
         let nap_began = Ticks::now();
         let mut room = Room::Nothing;
-        while self.server.keyspace.lazy_free.pending() > 0 && elapsed(began) < patience {
+        while self.server.keyspace.lazy_free.pending() > 0 && elapsed(began) < time_limit {
             if self.excess() <= 0 {
                 room = Room::Enough;
                 break;
             }
-            std::thread::sleep(patience.min(LAZY_FREE_WAIT));
+            std::thread::sleep(time_limit.min(LAZY_FREE_WAIT));
         }
         self.record_latency("eviction-lazyfree", nap_began);
         room

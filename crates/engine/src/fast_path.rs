@@ -83,7 +83,7 @@ impl Engine {
             let Some((fast_path, handler)) = command.fast_path else { break };
             let args = batch.args(request, shared);
             let start = context.reply.position();
-            let changed = (admission.word() != word) | pause.is_there() | inbox.has_deliveries();
+            let changed = (admission.word() != word) | pause.may_be_active() | inbox.has_deliveries();
             if changed
                 || start > replies_max
                 || client.info.is_doomed()
@@ -95,7 +95,7 @@ impl Engine {
                 (FastPath::Key(index), Some(hash)) => {
                     debug_assert!(command.spec.accepts(args.len()), "looked at when it was parsed");
                     let key = Key { bytes: args.get(index).unwrap_or_default(), hash };
-                    let event_mask = || server.event_mask(runtime_config.heard_events);
+                    let event_mask = || server.notified_classes(runtime_config.notified_events);
                     if !context.db.begin_keyed(key, self.exclusive.as_ref(), is_logged, event_mask) {
                         break;
                     }

@@ -61,7 +61,7 @@ pub(super) struct Ground(u64);
 impl Ground {
     /// The admission word's reasons that are part of the ground.
     const REASONS: u64 =
-        Reasons::LOADING.union(Reasons::LOADING_BESIDE).union(Reasons::REPLICA).union(Reasons::ENDING).word();
+        Reasons::LOADING.union(Reasons::ASYNC_LOADING).union(Reasons::REPLICA).union(Reasons::SHUTTING_DOWN).word();
     /// Commands are paused. No reason uses this bit.
     const PAUSED: u64 = 1 << 31;
 }
@@ -254,7 +254,7 @@ impl Engine {
     #[inline]
     pub(super) fn ground(&self, rights: u32) -> Ground {
         let reasons = self.server.admission.word() & Ground::REASONS;
-        let paused = if self.server.pause.is_there() { Ground::PAUSED } else { 0 };
+        let paused = if self.server.pause.may_be_active() { Ground::PAUSED } else { 0 };
         Ground(kvick_core::admission::Admission::open_word(rights) | reasons | paused)
     }
 
@@ -353,7 +353,7 @@ impl Engine {
     #[cold]
     pub(super) fn is_paused(&mut self, client: &Client, command: &CommandInfo, args: Args<'_>) -> bool {
         // Monitors, which may not access keys, are not paused.
-        match self.server.pause.state_or_forget(self.now_ms) {
+        match self.server.pause.state_or_clear(self.now_ms) {
             _ if client.is_monitor() => false,
             None => false,
             // As in the reference, a pause of all commands also blocks CLIENT UNPAUSE.

@@ -59,7 +59,7 @@ impl Engine {
     /// Sends the lines that are ready.
     pub(super) fn send_monitor_lines(&mut self) {
         if let Some(lines) = self.monitor_lines.take() {
-            self.server.show_monitors(self.executor, &lines);
+            self.server.feed_monitors(self.executor, &lines);
         }
     }
 }

@@ -120,7 +120,7 @@ pub fn redirection(server: &Services, client: &ClientInfo, flags: Flags) -> Opti
 pub fn rejection(server: &Services, command: &CommandInfo, flags: Flags) -> Option<Rejection> {
     let admission = &server.admission;
     let needs_disk = flags.contains(Flags::WRITE) || command.spec.flags.contains(Flags::HEALTH_CHECK);
-    if admission.has(Reasons::UNSAVED) && needs_disk && stops_writes(server) {
+    if admission.has(Reasons::SAVE_FAILED) && needs_disk && stops_writes(server) {
         return Some(Rejection::Unsaved);
     }
     if admission.has(Reasons::REPLICA)
@@ -131,12 +131,12 @@ pub fn rejection(server: &Services, command: &CommandInfo, flags: Flags) -> Opti
     if admission.has(Reasons::FEW_REPLICAS) && flags.contains(Flags::WRITE) {
         return Some(Rejection::FewReplicas);
     }
-    if admission.has(Reasons::UNWRITTEN) && needs_disk {
+    if admission.has(Reasons::AOF_WRITE_FAILED) && needs_disk {
         return Some(Rejection::Unwritten(server.aof.status().write_error.unwrap_or(libc::EIO)));
     }
     let loads = admission.has(Reasons::LOADING) && !flags.contains(Flags::LOADING);
-    let loads_beside = admission.has(Reasons::LOADING_BESIDE) && flags.contains(Flags::NO_ASYNC_LOADING);
-    (loads || loads_beside).then_some(Rejection::Loading)
+    let is_async_loading = admission.has(Reasons::ASYNC_LOADING) && flags.contains(Flags::NO_ASYNC_LOADING);
+    (loads || is_async_loading).then_some(Rejection::Loading)
 }
 
 /// Why a command may not run on a replica.
@@ -150,7 +150,7 @@ fn as_replica(server: &Services, flags: Flags) -> Option<Rejection> {
 /// Whether writes are refused because they may be lost: saving or writing the append-only file fails.
 pub fn persistence_fails(server: &Services) -> bool {
     let admission = &server.admission;
-    admission.has(Reasons::UNWRITTEN) || (admission.has(Reasons::UNSAVED) && stops_writes(server))
+    admission.has(Reasons::AOF_WRITE_FAILED) || (admission.has(Reasons::SAVE_FAILED) && stops_writes(server))
 }
 
 /// The error of a replica that has lost its primary.

@@ -45,7 +45,7 @@ impl Replayer for Player {
         self.engine.leave();
     }
 
-    fn play(&mut self, args: Args<'_>) -> Result<Replayed, Error> {
+    fn execute(&mut self, args: Args<'_>) -> Result<Replayed, Error> {
         let Player { engine, client, reply } = self;
         let command = match engine.server.catalogue.resolve(args) {
             Resolved::Command(command) => command,

@@ -613,7 +613,7 @@ impl Host for Caller<'_> {
             logging::notice(format_args!("{}", text.trim_start_matches("ERR ")));
             return Some(text);
         }
-        server.is_ending().then(|| "ERR The server is ending".to_string())
+        server.is_shutting_down().then(|| "ERR The server is ending".to_string())
     }
 }
 

@@ -100,7 +100,7 @@ impl Services {
     pub fn end(&self) {
         match self.process() {
             Some(process) => process.end(),
-            None => self.mark_ending(),
+            None => self.mark_shutting_down(),
         }
     }
 

@@ -14,7 +14,7 @@ use kvick_core::executor::Executor;
 use kvick_core::pubsub::subscriptions::Subscriptions;
 use kvick_core::pubsub::{Kind, PubSub};
 use kvick_core::stats::WorkerStats;
-use kvick_core::tracking::{Mode as TrackingMode, OwnTracking};
+use kvick_core::tracking::{ClientTracking, Mode as TrackingMode};
 use kvick_replication::replicas::Replica;
 use kvick_resp::{Args, Reply, Version};
 use kvick_scripting::debugging::Mode;
@@ -94,7 +94,7 @@ pub struct Client {
     /// The keys it watches.
     pub watching: Option<Box<Watching>>,
     /// CLIENT TRACKING, while it is on.
-    pub tracking: Option<Box<OwnTracking>>,
+    pub tracking: Option<Box<ClientTracking>>,
     /// Bit mask of the current command's arguments that logs must not show.
     pub redacted: u32,
     /// Its state as a replica, if it is one.

@@ -10,7 +10,7 @@ use kvick_commands::random;
 use kvick_commands::spec::Flags;
 use kvick_commands::table::Class;
 use kvick_core::clients::{ClientFlags, ClientInfo};
-use kvick_core::tracking::invalidation::What;
+use kvick_core::tracking::invalidation::InvalidatedKeys;
 use kvick_core::tracking::{invalidate, invalidate_all};
 use kvick_resp::Args;
 use kvick_store::Locked;
@@ -54,7 +54,7 @@ impl Engine {
         let Invocation { command, args } = invocation;
         let reads =
             command.spec.flags.contains(Flags::READONLY) && matches!(command.class, Class::Data | Class::Session);
-        if !reads || !client.remembers_reads() {
+        if !reads || !client.tracks_reads() {
             return;
         }
         let positions = command.spec.key_positions(args).unwrap_or_default();
@@ -105,14 +105,14 @@ impl Engine {
         let clients = readers.iter().filter_map(|reader| self.server.clients.get(*reader));
         // A client that has switched to broadcasting mode read the key before that.
         let clients = clients.filter(|client| !client.flags().contains(ClientFlags::BROADCAST));
-        invalidate(self.server, self.executor, &What::keys(std::iter::once(key)), clients);
+        invalidate(self.server, self.executor, &InvalidatedKeys::keys(std::iter::once(key)), clients);
     }
 
     /// Sends clients in broadcasting mode the changed keys with their prefixes.
     #[inline]
     pub fn broadcast_changes(&mut self) {
         if !self.changed.is_empty() {
-            self.changed.tell(self.server, self.executor);
+            self.changed.send(self.server, self.executor);
         }
     }
 

@@ -7,7 +7,7 @@ use super::replicas::{Replica, Stage};
 use super::upstream::Target;
 use crate::ReplicatedCore;
 use kvick_core::message::Message;
-use kvick_core::pause::Hold;
+use kvick_core::pause::PauseReason;
 use kvick_core::stats::WorkerStats;
 use kvick_runtime::logging;
 use kvick_store::Locked;
@@ -88,9 +88,9 @@ impl ReplicatedCore {
         logging::notice(format_args!("FAILOVER requested to {plan}."));
         // A request for an acknowledgement now shortens the wait.
         self.keyspace.log.append_replica_only(&[b"REPLCONF", b"GETACK", b"*"]);
-        self.pause.hold(Hold::Failover);
+        self.pause.pause_writes(PauseReason::Failover);
         *self.replication.failover.0.lock() = Some(plan);
-        self.log_moved(None);
+        self.on_log_appended(None);
     }
 
     /// Continues a failover if a replica has caught up. Called ten times a second.
@@ -154,7 +154,7 @@ impl ReplicatedCore {
     }
 
     fn release_after_failover(&self) {
-        self.pause.release(Hold::Failover);
+        self.pause.resume_writes(PauseReason::Failover);
         self.send_all(|| Message::Resume);
     }
 }

@@ -186,7 +186,7 @@ impl FullSync<'_> {
         let core = self.core;
         // The present data is an earlier state of the dump if the history is the same.
         let is_same = core.replication.history.lock().id == self.id;
-        let reason = self.begin_loading(if is_same { Reasons::LOADING_BESIDE } else { Reasons::LOADING })?;
+        let reason = self.begin_loading(if is_same { Reasons::ASYNC_LOADING } else { Reasons::LOADING })?;
         let loaded = load(core, self.number, self.participant, primary_connection, from, None);
         let outcome = loaded.and_then(|report| self.exchange(report));
         let mut global = core.keyspace.lock_global();
@@ -332,7 +332,7 @@ fn load<'f>(
     flush: Option<Box<dyn FnOnce() + 'f>>,
 ) -> Result<load::Report, LinkError> {
     let (mut sign, upstream) = (primary_connection.sign(), &core.replication.upstream);
-    let alive = move || {
+    let keepalive = move || {
         sign.give();
         upstream.number() == number
     };
@@ -353,7 +353,7 @@ fn load<'f>(
             &mut body
         }
     };
-    let received = load::Received { input, bytes, alive: Box::new(alive), flush };
+    let received = load::Received { input, bytes, keepalive: Box::new(keepalive), flush };
     let failed = |reason: &dyn Display| {
         logging::warning(format_args!("{reason}"));
         LinkError::Refused(format!(

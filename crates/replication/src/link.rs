@@ -348,7 +348,7 @@ impl Link<'_> {
                 return Err(LinkError::Refused("Connection with primary closed by a client's wish.".into()));
             }
             applied?;
-            core.log_moved(None);
+            core.on_log_appended(None);
             if let Some(error) = violation {
                 return Err(LinkError::Refused(format!(
                     "Protocol error from the primary: {}",
@@ -372,7 +372,7 @@ impl Link<'_> {
     fn sit_out_pause(&self, primary_connection: &mut PrimaryConnection, input: &mut Vec<u8>) -> Result<(), LinkError> {
         let (core, upstream) = (self.core, &self.core.replication.upstream);
         let mut acknowledged = Instant::now();
-        while core.pause.is_there() && core.pause.state_or_forget(clock::unix_ms()).is_some() {
+        while core.pause.may_be_active() && core.pause.state_or_clear(clock::unix_ms()).is_some() {
             if upstream.number() != self.number {
                 return Err(LinkError::Superseded);
             }

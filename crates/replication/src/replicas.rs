@@ -2,7 +2,7 @@
 
 use super::upstream::Target;
 use kvick_core::clients::ClientInfo;
-use kvick_durability::persistence::form::Parts;
+use kvick_durability::persistence::format::Parts;
 use kvick_runtime::clock;
 use kvick_store::log::Follower;
 use parking_lot::{Mutex, RwLock};

@@ -80,10 +80,10 @@ impl ReplicatedCore {
     }
 
     /// A worker, or another thread, has appended to the write log: wakes its readers, except the worker itself. True if
-    /// replies do well to wait: see [`Aof::log_moved`](kvick_durability::aof::Aof::log_moved).
+    /// replies do well to wait: see [`Aof::on_log_appended`](kvick_durability::aof::Aof::on_log_appended).
     #[inline]
-    pub fn log_moved(&self, worker: Option<usize>) -> bool {
+    pub fn on_log_appended(&self, worker: Option<usize>) -> bool {
         self.replication.wake_feeders(self, worker);
-        self.aof.log_moved()
+        self.aof.on_log_appended()
     }
 }

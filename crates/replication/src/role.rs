@@ -125,10 +125,10 @@ impl ReplicatedCore {
         if replicas.count() > 0 && !self.replication.upstream.is_replica() {
             let every_ms = i64::from(values.read(REPL_PING_REPLICA_PERIOD)) * 1000;
             let last = self.replication.pinged_ms.load(Ordering::Relaxed);
-            if now_ms - last >= every_ms && !self.pause.keeps_data(now_ms) {
+            if now_ms - last >= every_ms && !self.pause.blocks_writes(now_ms) {
                 self.replication.pinged_ms.store(now_ms, Ordering::Relaxed);
                 self.keyspace.log.append_replica_only(&[b"PING"]);
-                self.log_moved(None);
+                self.on_log_appended(None);
             }
         }
         self.end_silent_replicas(now_ms);

@@ -11,7 +11,7 @@ use kvick_config::tables::persistence::SAVE;
 use kvick_config::tables::replication as settings;
 use kvick_core::admission::Reasons;
 use kvick_durability::persistence::file::{self, SaveError};
-use kvick_durability::persistence::form::{Form, Parts, kept_version};
+use kvick_durability::persistence::format::{Format, Parts, dump_version};
 use kvick_durability::persistence::snapshots::{self, Destination, Purpose, Request};
 use kvick_rdb::{VERSION, VERSION_REDIS};
 use kvick_runtime::logging;
@@ -211,8 +211,8 @@ fn begin(core: &'static ReplicatedCore, waiting: &[Arc<Replica>], wanted: Wanted
         true => Box::new(ToReplicas { core, transfer: transfer.clone(), mark: super::history::random_id() }),
         false => Box::new(ThroughFile::new(core, transfer.clone(), replicas.clone())),
     };
-    let form = Form::for_replicas(core, wanted.version, wanted.parts);
-    let request = Request { purpose: Purpose::Replicas, form, destinations: vec![destination] };
+    let format = Format::for_replicas(core, wanted.version, wanted.parts);
+    let request = Request { purpose: Purpose::Replicas, format, destinations: vec![destination] };
     // The log for replicas starts at the snapshot.
     let followers: Vec<Follower> = waiting.iter().map(|_| log.follow(Audience::All)).collect();
     let mut present = core.replication.pending_full_syncs.present.lock();
@@ -256,7 +256,7 @@ fn begin(core: &'static ReplicatedCore, waiting: &[Arc<Replica>], wanted: Wanted
 /// Whether the dump is streamed: if the settings require it or the server must not keep this dump as a file, and all of
 /// the replicas accept an unknown length.
 fn is_streamed(core: &ReplicatedCore, replicas: &[Arc<Replica>]) -> bool {
-    let kept = Wanted { version: kept_version(core), parts: Parts::ALL };
+    let kept = Wanted { version: dump_version(core), parts: Parts::ALL };
     let is_kept = replicas.iter().all(|replica| Wanted::by(replica) == kept);
     (core.config.read(settings::REPL_DISKLESS_SYNC) || !is_kept)
         && replicas.iter().all(|replica| replica.takes_streams.load(Ordering::Relaxed))
@@ -294,7 +294,7 @@ impl Destination for ToReplicas {
             }
             Err(error) => {
                 if matches!(error, SaveError::Inexpressible(_)) {
-                    file::report(error);
+                    file::log_save_error(error);
                 }
                 logging::warning(format_args!("Background RDB transfer error"));
             }

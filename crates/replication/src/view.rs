@@ -26,7 +26,7 @@ impl ReplicationView for View {
         upstream.is_replica().then(|| upstream.database.load(Ordering::Relaxed))
     }
 
-    fn replicas_at(&self, offset: u64, on_disk: bool) -> usize {
+    fn replicas_acked(&self, offset: u64, on_disk: bool) -> usize {
         self.0.replication.replicas.reached(offset, on_disk)
     }
 }

@@ -56,10 +56,10 @@ impl Overview {
     /// the figures are read, for example because a replica was disconnected, they are read again.
     fn measure(server: &Services) -> (Figures, usize) {
         const ATTEMPTS_MAX: usize = 10;
-        let mut not_counted = eviction::not_counted(server);
+        let mut not_counted = eviction::not_counted_for_evict(server);
         for _ in 1..ATTEMPTS_MAX {
             let figures = Figures::read();
-            let before = std::mem::replace(&mut not_counted, eviction::not_counted(server));
+            let before = std::mem::replace(&mut not_counted, eviction::not_counted_for_evict(server));
             if before == not_counted {
                 return (figures, not_counted);
             }

@@ -61,7 +61,7 @@ impl Process for Server {
         if let Some(listeners) = self.listeners.get() {
             listeners.close();
         }
-        self.mark_ending();
+        self.mark_shutting_down();
     }
 
     fn as_any(&self) -> &dyn Any {

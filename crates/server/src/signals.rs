@@ -48,7 +48,7 @@ pub fn listen(server: &'static Server) -> io::Result<()> {
 fn shut_down(server: &Server, signal: libc::c_int) {
     let name = if signal == libc::SIGINT { "SIGINT" } else { "SIGTERM" };
     let shutdown = &server.shutdown;
-    if signal == libc::SIGINT && (shutdown.is_requested() || shutdown.is_in_progress() || server.is_ending()) {
+    if signal == libc::SIGINT && (shutdown.is_requested() || shutdown.is_in_progress() || server.is_shutting_down()) {
         logging::warning(format_args!("You insist... exiting now."));
         server.persistence.abandon();
         logging::flush();

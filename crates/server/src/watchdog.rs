@@ -69,7 +69,7 @@ impl Watchdog {
             let period = state.period;
             let interval = period / 4;
             self.changed.wait_for(&mut state, interval);
-            if server.is_ending() {
+            if server.is_shutting_down() {
                 continue;
             }
             for (worker, seen) in seen.iter_mut().enumerate() {

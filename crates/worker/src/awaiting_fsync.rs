@@ -54,7 +54,7 @@ impl Worker {
         if self.awaiting_fsync.turns.is_empty() && self.server.aof.is_released(offset) {
             return false;
         }
-        self.server.aof.count_held(self.runs.len());
+        self.server.aof.count_withheld(self.runs.len());
         for run in &self.runs {
             if let Some(connection) = self.connections.get_mut(run.token) {
                 connection.awaiting_fsync += 1;
@@ -70,7 +70,7 @@ impl Worker {
         self.awaiting_fsync.turns.push_back(turn);
         self.writes += 1;
         self.reached = 0;
-        self.server.aof.hold_for(self.number);
+        self.server.aof.wake_on_release(self.number);
         // The disk may have reached the offset before this worker was registered as waiting.
         self.release_synced();
         true
@@ -101,7 +101,7 @@ impl Worker {
             }
         }
         if !self.awaiting_fsync.turns.is_empty() {
-            self.server.aof.hold_for(self.number);
+            self.server.aof.wake_on_release(self.number);
         }
     }
 

@@ -18,7 +18,7 @@ impl Worker {
             for (_, connection) in &self.connections {
                 self.server.eviction.clients.account(&connection.client.info);
             }
-            clients::enforce_at_once(self.server, limit, self.engine.now_ms);
+            clients::enforce_now(self.server, limit, self.engine.now_ms);
         } else if limit > 0 {
             clients::enforce(self.server, limit, self.engine.now_ms);
         }

@@ -120,8 +120,8 @@ impl Worker {
             return;
         }
         let now = Ticks::now();
-        let is_awaited = self.server.aof.is_awaited() || self.server.pause.is_there();
-        self.has_pending = busy && !is_awaited && now.us_since(self.fed_at) < FEED_EVERY_US;
+        let must_feed_now = self.server.aof.has_waiting_clients() || self.server.pause.may_be_active();
+        self.has_pending = busy && !must_feed_now && now.us_since(self.fed_at) < FEED_EVERY_US;
         if !self.has_pending {
             self.fed_at = now;
             self.feed_replicas();

@@ -96,7 +96,7 @@ impl Worker {
             let full = self.shared.len() - self.shared_used < 2 * READ || self.batch.requests.len() >= REQUESTS;
             if full && left > 0 {
                 self.execute_batch();
-                if !self.server.aof.holds_all() {
+                if !self.server.aof.replies_await_fsync() {
                     // Clients answered now can continue while other connections are served.
                     self.engine.leave();
                     self.write_replies();

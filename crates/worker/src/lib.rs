@@ -184,7 +184,7 @@ impl Worker {
         }
         let mut events = Events::with_capacity(EVENTS);
         let mut ended = Ticks::now();
-        while !self.server.is_ending() {
+        while !self.server.is_shutting_down() {
             let delivers = !self.deliveries.is_empty() || self.engine.inbox().has_deliveries();
             let at_most = if self.pauses_reading {
                 THROTTLE_CHECK
@@ -295,7 +295,7 @@ impl Worker {
             return false;
         }
         self.log_seen = end;
-        self.server.log_moved(Some(self.number))
+        self.server.on_log_appended(Some(self.number))
     }
 
     /// Handles the peer closing its sending side. Returns whether the connection can be closed at once: it is stopped,
@@ -338,7 +338,7 @@ impl Worker {
                 Message::Close(info) => self.close_doomed(&info),
                 Message::Resume => self.resume_paused(),
                 Message::Loaded => self.timers.make_due(),
-                Message::Unclog => {
+                Message::RetryWrites => {
                     let tokens: Vec<usize> = self.connections.iter().map(|(token, _)| token).collect();
                     tokens.into_iter().for_each(|token| self.write_waiting(token));
                 }

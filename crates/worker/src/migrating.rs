@@ -6,7 +6,7 @@ use kvick_engine::migrating::Settled;
 impl Worker {
     /// Settles the returned keys, unless writes are paused.
     pub(super) fn settle_returned(&mut self) {
-        if self.returned.is_empty() || self.server.pause.keeps_data(self.engine.now_ms) {
+        if self.returned.is_empty() || self.server.pause.blocks_writes(self.engine.now_ms) {
             return;
         }
         for job in std::mem::take(&mut self.returned) {

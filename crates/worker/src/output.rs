@@ -56,7 +56,7 @@ impl Worker {
     pub(super) fn write_replies(&mut self) {
         kvick_runtime::logging::wait_until_written();
         self.engine.settle_tracking();
-        let waits = self.note_log() || self.server.aof.holds_all() || self.has_retained_replies();
+        let waits = self.note_log() || self.server.aof.replies_await_fsync() || self.has_retained_replies();
         if self.has_replies() && (!waits || self.runs.is_empty() || !self.retain_replies()) {
             self.write_out();
         }

@@ -143,7 +143,7 @@ impl Worker {
 
     /// Expires keys for at most a quarter of the period, or up to 43 percent depending on the effort setting.
     fn expire(&mut self, period: Duration) {
-        if self.server.pause.keeps_data(self.engine.now_ms)
+        if self.server.pause.blocks_writes(self.engine.now_ms)
             || self.engine.runtime_config.import_mode
             || !self.server.active_expire.load(std::sync::atomic::Ordering::Relaxed)
         {

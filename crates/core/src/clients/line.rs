@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_without_state_has_the_letter_n() {
+    fn client_without_flags_is_shown_as_n() {
         let letters = |flags| flag_letters(flags).map(char::from).collect::<String>();
         assert_eq!(letters(ClientFlags::AUTHENTICATED), "N");
         assert_eq!(letters(ClientFlags::NO_TOUCH | ClientFlags::BLOCKED | ClientFlags::UNIX), "bUT");

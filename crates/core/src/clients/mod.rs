@@ -86,7 +86,7 @@ pub struct ClientInfo {
     /// Bytes accounted for by client eviction: see [`crate::eviction::clients`].
     pub accounted: AtomicUsize,
     /// Bytes that the client used when it was chosen for eviction, until it is closed.
-    pub leaving: AtomicUsize,
+    pub closing_bytes: AtomicUsize,
     /// Name, library and user.
     pub names: Mutex<Names>,
     /// The blocked request, if the client is blocked.
@@ -237,7 +237,7 @@ impl ClientInfo {
             transaction_memory: AtomicUsize::new(0),
             subscription_memory: AtomicUsize::new(0),
             accounted: AtomicUsize::new(0),
-            leaving: AtomicUsize::new(0),
+            closing_bytes: AtomicUsize::new(0),
             bytes_in: Counter::default(),
             bytes_out: Counter::default(),
             commands: AtomicU64::new(0),

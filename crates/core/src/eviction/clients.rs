@@ -23,13 +23,13 @@ pub struct ClientEviction {
     /// Memory of all accounted connections, in bytes.
     sum: AtomicI64,
     /// Unix time in ms until which no further attempt is made, since nothing could be evicted.
-    futile_until_ms: AtomicI64,
+    retry_at_ms: AtomicI64,
     /// Memory of the connections that are about to be closed, in bytes.
-    leaving: AtomicUsize,
+    closing_bytes: AtomicUsize,
     /// Connections closed.
     evicted: AtomicU64,
-    /// Held while connections are chosen that are to be closed.
-    choosing: Mutex<()>,
+    /// Held while connections are selected for eviction.
+    selection: Mutex<()>,
 }
 
 impl ClientEviction {
@@ -42,24 +42,24 @@ impl ClientEviction {
     /// A connection is gone, and what it took is free.
     pub fn forget(&self, client: &ClientInfo) {
         self.replace(client, 0);
-        let left = client.leaving.swap(0, Ordering::Relaxed);
-        if left > 0 {
-            self.leaving.fetch_sub(left, Ordering::Relaxed);
+        let closing_bytes = client.closing_bytes.swap(0, Ordering::Relaxed);
+        if closing_bytes > 0 {
+            self.closing_bytes.fetch_sub(closing_bytes, Ordering::Relaxed);
         }
     }
 
-    /// Moves the memory of a connection that is about to be closed from the sum to `leaving`.
-    fn dismiss(&self, client: &ClientInfo, memory: usize) {
-        client.leaving.store(memory, Ordering::Relaxed);
-        self.leaving.fetch_add(memory, Ordering::Relaxed);
+    /// Moves the memory of a connection that is about to be closed from the sum to `closing_bytes`.
+    fn mark_closing(&self, client: &ClientInfo, memory: usize) {
+        client.closing_bytes.store(memory, Ordering::Relaxed);
+        self.closing_bytes.fetch_add(memory, Ordering::Relaxed);
         self.evicted.fetch_add(1, Ordering::Release);
         // Last, so that a worker that sees the smaller sum also sees the counters above.
         self.replace(client, 0);
     }
 
     /// Bytes that will be freed when the evicted connections are closed.
-    pub fn leaving(&self) -> usize {
-        self.leaving.load(Ordering::Relaxed)
+    pub fn closing_bytes(&self) -> usize {
+        self.closing_bytes.load(Ordering::Relaxed)
     }
 
     #[inline]
@@ -90,22 +90,22 @@ impl ClientEviction {
 #[inline]
 pub fn enforce(core: &Core, limit: u64, now_ms: i64) {
     if core.eviction.clients.sum() > limit {
-        enforce_slowly(core, limit, now_ms);
+        enforce_slow_path(core, limit, now_ms);
     }
 }
 
 #[cold]
-fn enforce_slowly(core: &Core, limit: u64, now_ms: i64) {
-    if now_ms >= core.eviction.clients.futile_until_ms.load(Ordering::Relaxed) {
-        enforce_at_once(core, limit, now_ms);
+fn enforce_slow_path(core: &Core, limit: u64, now_ms: i64) {
+    if now_ms >= core.eviction.clients.retry_at_ms.load(Ordering::Relaxed) {
+        enforce_now(core, limit, now_ms);
     }
 }
 
 /// Like [`enforce`], but reads the memory of all connections first: used when the limit has changed.
-pub fn enforce_at_once(core: &Core, limit: u64, now_ms: i64) {
+pub fn enforce_now(core: &Core, limit: u64, now_ms: i64) {
     let state = &core.eviction.clients;
-    // One worker at a time: the next one sees all that this one dismisses.
-    let _choosing = state.choosing.lock();
+    // One worker at a time: the next one sees all that this one marks.
+    let _selection = state.selection.lock();
     let all = core.clients.all();
     let mut sum: u64 = all.iter().map(|client| client.memory() as u64).sum();
     for (client, memory) in largest_first(all) {
@@ -123,11 +123,11 @@ pub fn enforce_at_once(core: &Core, limit: u64, now_ms: i64) {
             "Evicting client: {} tot-mem={memory}",
             client.described(core.config.read(HIDE_USER_DATA_FROM_LOG))
         ));
-        state.dismiss(&client, memory);
+        state.mark_closing(&client, memory);
         core.send(client.worker, Message::Close(client));
     }
     if sum > limit {
-        state.futile_until_ms.store(now_ms + RETRY_MS, Ordering::Relaxed);
+        state.retry_at_ms.store(now_ms + RETRY_MS, Ordering::Relaxed);
         kvick_runtime::logging::warning(format_args!("Over client maxmemory after evicting all evictable clients"));
     }
 }
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sum_is_that_of_the_connections_as_they_are_now() {
+    fn sum_is_the_current_memory_of_all_connections() {
         let state = ClientEviction::default();
         let clients = [client(1, 1000), client(2, 5000)];
         clients.iter().for_each(|client| state.account(client));
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_that_may_be_closed_come_first() {
+    fn evictable_clients_are_sorted_largest_first() {
         let clients = vec![client(1, 10), client(2, 30), client(3, 20), client(4, 40)];
         clients[3].set_flags(ClientFlags::NO_EVICT, true);
         let ids: Vec<u64> = largest_first(clients).into_iter().map(|(client, _)| client.id).collect();

@@ -20,7 +20,7 @@ pub struct Limits {
     /// `maxmemory-samples`.
     pub samples: usize,
     /// How long eviction may delay a command, by `maxmemory-eviction-tenacity`.
-    pub patience: Duration,
+    pub time_limit: Duration,
     /// `lazyfree-lazy-eviction`.
     pub lazy: bool,
     /// Limit for all connections together in bytes, by `maxmemory-clients`; 0 for no limit.
@@ -35,7 +35,7 @@ impl Limits {
             bytes,
             policy: policy(values.read(memory::MAXMEMORY_POLICY)),
             samples: values.read(memory::MAXMEMORY_SAMPLES) as usize,
-            patience: patience(values.read(memory::MAXMEMORY_EVICTION_TENACITY)),
+            time_limit: time_limit(values.read(memory::MAXMEMORY_EVICTION_TENACITY)),
             lazy: values.read(memory::LAZYFREE_LAZY_EVICTION),
             clients_bytes: clients_bytes(values.read(memory::MAXMEMORY_CLIENTS), bytes),
         }
@@ -57,7 +57,7 @@ fn policy(word: EvictionPolicy) -> Option<Policy> {
 }
 
 /// The time that eviction may take: 50 us per unit up to 10, then a factor of 1.15 per unit; unlimited at 100.
-fn patience(tenacity: u32) -> Duration {
+fn time_limit(tenacity: u32) -> Duration {
     match tenacity {
         0..=10 => Duration::from_micros(50 * u64::from(tenacity)),
         11..=99 => Duration::from_secs_f64(500e-6 * 1.15f64.powi(tenacity as i32 - 10)),
@@ -78,15 +78,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patience_grows_with_tenacity() {
-        assert_eq!([0, 1, 10].map(patience), [0, 50, 500].map(Duration::from_micros));
-        assert!(patience(11) > Duration::from_micros(574) && patience(11) < Duration::from_micros(576));
-        assert!(patience(99) > Duration::from_secs(100) && patience(99) < Duration::from_secs(180));
-        assert_eq!(patience(100), Duration::MAX);
+    fn time_limit_grows_with_tenacity() {
+        assert_eq!([0, 1, 10].map(time_limit), [0, 50, 500].map(Duration::from_micros));
+        assert!(time_limit(11) > Duration::from_micros(574) && time_limit(11) < Duration::from_micros(576));
+        assert!(time_limit(99) > Duration::from_secs(100) && time_limit(99) < Duration::from_secs(180));
+        assert_eq!(time_limit(100), Duration::MAX);
     }
 
     #[test]
-    fn connections_may_take_bytes_or_a_share_of_the_memory_but_never_too_little() {
+    fn maxmemory_clients_is_bytes_or_a_percentage_with_a_minimum() {
         let bytes = |setting| clients_bytes(setting, 100 << 20);
         assert_eq!(bytes(MemoryOrPercent::Bytes(0)), 0);
         assert_eq!(bytes(MemoryOrPercent::Bytes(5 << 20)), 5 << 20);

@@ -25,7 +25,7 @@ pub struct Eviction {
     /// Bytes of the workers' reply buffers beyond the usual size.
     scratch: AtomicUsize,
     /// Bytes of the names of evicted keys whose invalidations have not been sent yet.
-    untold: AtomicUsize,
+    pending_invalidations: AtomicUsize,
     /// Memory of connections.
     pub clients: clients::ClientEviction,
 }
@@ -66,8 +66,8 @@ impl Eviction {
     }
 
     /// Updates the size of a worker's unsent invalidations of evicted keys: bytes of the names, before and after.
-    pub fn resize_untold(&self, before: usize, after: usize) {
-        self.untold.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
+    pub fn resize_pending_invalidations(&self, before: usize, after: usize) {
+        self.pending_invalidations.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
     }
 
     /// Counts an evicted key of this many bytes.
@@ -99,12 +99,12 @@ impl Eviction {
 /// Memory in use that eviction does not count, in bytes: buffers for the readers of the write log, captured snapshot
 /// data, unsent invalidations, and the workers' reply buffers. They are bounded and drain without eviction, and
 /// evicting keys makes them grow.
-pub fn not_counted(core: &Core) -> usize {
+pub fn not_counted_for_evict(core: &Core) -> usize {
     core.keyspace.log.excess()
         + core.snapshot_bytes.load(Ordering::Relaxed)
         + tracking::invalidation::unwritten_bytes()
         + core.eviction.scratch.load(Ordering::Relaxed)
-        + core.eviction.untold.load(Ordering::Relaxed)
+        + core.eviction.pending_invalidations.load(Ordering::Relaxed)
 }
 
 /// Bytes by which memory is above a limit, or below it if negative. If it is above, three things are subtracted:
@@ -116,13 +116,13 @@ pub fn excess(core: &Core, limit: u64) -> i64 {
     if used > limit {
         // Memory that is freed during this computation may be missing from one of the sums. Reading them before and
         // after and taking the larger one keeps it from counting as used.
-        let passing = || {
-            let leaving = core.keyspace.lazy_free.pending_bytes() + core.eviction.clients.leaving();
-            not_counted(core) + leaving
+        let excluded = || {
+            let pending = core.keyspace.lazy_free.pending_bytes() + core.eviction.clients.closing_bytes();
+            not_counted_for_evict(core) + pending
         };
-        let before = passing();
+        let before = excluded();
         used = kvick_runtime::memory::settled();
-        used = used.saturating_sub(before.max(passing()));
+        used = used.saturating_sub(before.max(excluded()));
     }
     used as i64 - limit.min(i64::MAX as usize) as i64
 }
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_above_the_limit_is_counted_until_it_is_over() {
+    fn time_above_the_limit_is_counted() {
         let eviction = Eviction::default();
         eviction.note(false);
         assert_eq!(eviction.exceeded(), ExceededTime::default());

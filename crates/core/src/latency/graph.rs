@@ -18,8 +18,8 @@ pub fn draw(event: &str, series: &Series, now: i64) -> String {
     let mut text = format!("{event} - high {high} ms, low {low} ms (all time high {} ms)\n", series.max_ms);
     text += &"-".repeat(COLUMNS);
     text.push('\n');
-    let pictures = samples.chunks(COLUMNS).map(|part| picture(part, low, high));
-    text + &pictures.collect::<Vec<_>>().join("\n")
+    let charts = samples.chunks(COLUMNS).map(|part| chart(part, low, high));
+    text + &charts.collect::<Vec<_>>().join("\n")
 }
 
 /// Formats an age in a few characters.
@@ -33,7 +33,7 @@ fn age(seconds: i64) -> String {
 }
 
 /// Columns of the samples, an empty line, and the ages written downwards.
-fn picture(samples: &[(u64, String)], low: u64, high: u64) -> String {
+fn chart(samples: &[(u64, String)], low: u64, high: u64) -> String {
     let steps = ROWS * LEVELS.len();
     let range = (high - low).max(1);
     let height = |ms: u64| (((ms - low) as usize).saturating_mul(steps) / range as usize).min(steps - 1);
@@ -47,8 +47,8 @@ fn picture(samples: &[(u64, String)], low: u64, high: u64) -> String {
     }
     lines.push(" ".repeat(samples.len()));
     let longest = samples.iter().map(|(_, age)| age.len()).max().unwrap_or(0);
-    for at in 0..longest {
-        lines.push(samples.iter().map(|(_, age)| age.chars().nth(at).unwrap_or(' ')).collect());
+    for position in 0..longest {
+        lines.push(samples.iter().map(|(_, age)| age.chars().nth(position).unwrap_or(' ')).collect());
     }
     lines.iter().map(|line| format!("{line}\n")).collect()
 }
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_rise_with_the_samples() {
+    fn column_heights_follow_the_samples() {
         let samples = [(90, 10), (95, 400), (99, 200), (100, 10)].map(|(time, ms)| Sample { time, ms });
         let series = Series { samples: samples.into(), max_ms: 900, sum_ms: 620, count: 4 };
         let text = draw("command", &series, 100);
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn ages_are_short() {
+    fn ages_are_abbreviated() {
         assert_eq!([0, 59, 60, 7200, 200_000].map(age), ["0s", "59s", "1m", "2h", "2d"]);
     }
 }

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_reaches_the_threshold_is_kept_and_a_second_keeps_its_worst() {
+    fn events_below_the_threshold_are_ignored_and_each_second_keeps_its_maximum() {
         let monitor = LatencyMonitor::default();
         [(5, 0), (5, 10), (10, 10), (30, 10), (20, 10)]
             .into_iter()
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_forgotten_by_name_or_all_at_once() {
+    fn reset_deletes_named_events_or_all() {
         let monitor = LatencyMonitor::default();
         ["command", "fast-command", "expire-cycle"].into_iter().for_each(|event| monitor.record(event, 5, 1));
         assert_eq!(monitor.reset([&b"Command"[..], b"other"].into_iter()), 1);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_summary_tells_mean_deviation_and_period() {
+    fn summary_has_mean_deviation_and_period() {
         let samples = [(100, 10), (104, 30)].map(|(time, ms)| Sample { time, ms });
         let series = Series { samples: samples.into(), ..Series::default() };
         assert_eq!(series.summary(110), Summary { average_ms: 20, deviation_ms: 10, period_s: 5.0 });

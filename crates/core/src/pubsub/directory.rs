@@ -57,7 +57,7 @@ impl ByWorker {
 }
 
 /// The receivers of a message.
-pub struct Found {
+pub struct Receivers {
     /// Workers that have receivers.
     pub workers: SmallVec<[usize; 8]>,
     /// Patterns that match the channel.
@@ -101,8 +101,8 @@ impl Directory {
         let mut names = Vec::new();
         for segment in self.segments(kind) {
             let counts = segment.lock();
-            let meant = |name: &&Name| pattern.is_none_or(|pattern| glob::matches(pattern, name, false));
-            names.extend(counts.keys().filter(meant).cloned());
+            let matches = |name: &&Name| pattern.is_none_or(|pattern| glob::matches(pattern, name, false));
+            names.extend(counts.keys().filter(matches).cloned());
         }
         names
     }
@@ -135,12 +135,12 @@ impl Directory {
 
     /// Calls `send` with the receivers of a message, if there are any; returns their number. Until `send` returns, no
     /// other message is published to the channel, and no client subscribes to the channel or a matching pattern.
-    pub(super) fn find(&self, address: Address, channel: &[u8], send: impl FnOnce(Found)) -> usize {
-        let (kind, heeds_patterns) = match address {
+    pub(super) fn find(&self, address: Address, channel: &[u8], send: impl FnOnce(Receivers)) -> usize {
+        let (kind, matches_patterns) = match address {
             Address::Channel => (Kind::Channel, self.size(Kind::Pattern) > 0),
             Address::Shard => (Kind::Shard, false),
         };
-        if self.size(kind) == 0 && !heeds_patterns {
+        if self.size(kind) == 0 && !matches_patterns {
             return 0;
         }
         let counts = self.segment(kind, channel).lock();
@@ -158,7 +158,7 @@ impl Directory {
             add(by_worker);
         }
         let mut patterns = Vec::new();
-        let known_patterns = heeds_patterns.then(|| self.patterns.read());
+        let known_patterns = matches_patterns.then(|| self.patterns.read());
         for (pattern, by_worker) in known_patterns.iter().flat_map(|known| known.iter()) {
             if glob::matches(pattern, channel, false) {
                 add(by_worker);
@@ -169,7 +169,7 @@ impl Directory {
             // Subscriptions made under one of these locks before have lower stamps; later ones have this stamp or a
             // higher one.
             let horizon = self.next_stamp.load(Ordering::Relaxed);
-            send(Found { workers, patterns: patterns.into_boxed_slice(), horizon });
+            send(Receivers { workers, patterns: patterns.into_boxed_slice(), horizon });
         }
         receivers
     }

@@ -14,7 +14,7 @@ use kvick_store::effects::{Event, Listener};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The classes of events to publish; empty if the setting enables neither channel.
-pub fn event_mask(setting: KeyspaceEvents) -> EventClass {
+pub fn notified_classes(setting: KeyspaceEvents) -> EventClass {
     let classes = [
         (KeyspaceEvents::GENERIC, EventClass::GENERIC),
         (KeyspaceEvents::STRING, EventClass::STRING),
@@ -81,13 +81,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classes_are_heard_when_there_is_a_channel_for_them() {
-        assert_eq!(event_mask(KeyspaceEvents::ALL), EventClass::empty());
+    fn classes_are_notified_only_if_a_channel_is_enabled() {
+        assert_eq!(notified_classes(KeyspaceEvents::ALL), EventClass::empty());
         let classes = EventClass::all() - EventClass::CHANGE;
         let all_but_two = classes - EventClass::KEY_MISS - EventClass::NEW;
-        assert_eq!(event_mask(KeyspaceEvents::ALL | KeyspaceEvents::KEYEVENT), all_but_two);
+        assert_eq!(notified_classes(KeyspaceEvents::ALL | KeyspaceEvents::KEYEVENT), all_but_two);
         let some = KeyspaceEvents::KEYSPACE | KeyspaceEvents::ZSET | KeyspaceEvents::NEW;
-        assert_eq!(event_mask(some), EventClass::SORTED_SET | EventClass::NEW);
-        assert_eq!(event_mask(KeyspaceEvents::all()), classes);
+        assert_eq!(notified_classes(some), EventClass::SORTED_SET | EventClass::NEW);
+        assert_eq!(notified_classes(KeyspaceEvents::all()), classes);
     }
 }

@@ -129,9 +129,9 @@ impl PubSub {
         payload: &[u8],
         mut put: impl FnMut(usize, Arc<Publication>),
     ) -> usize {
-        self.directory.find(address, channel, |found| {
-            let message = Arc::new(Publication::new(address, channel, payload, found.patterns, found.horizon));
-            found.workers.into_iter().for_each(|worker| put(worker, message.clone()));
+        self.directory.find(address, channel, |receivers| {
+            let message = Arc::new(Publication::new(address, channel, payload, receivers.patterns, receivers.horizon));
+            receivers.workers.into_iter().for_each(|worker| put(worker, message.clone()));
         })
     }
 
@@ -149,7 +149,7 @@ impl PubSub {
     }
 
     /// Calls `put` for each worker that has monitors, to put the lines into its inbox.
-    pub fn show_monitors(&self, lines: &[u8], mut put: impl FnMut(usize, Arc<Publication>)) {
+    pub fn feed_monitors(&self, lines: &[u8], mut put: impl FnMut(usize, Arc<Publication>)) {
         self.monitors.find(|workers, horizon| {
             let message = Arc::new(Publication::lines(lines, horizon));
             workers.into_iter().for_each(|worker| put(worker, message.clone()));

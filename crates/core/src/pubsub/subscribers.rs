@@ -21,15 +21,12 @@ impl Subscribers {
         stamps.flat_map(move |stamps| stamps.range(tokens.clone())).map(|(token, stamp)| (*token, *stamp))
     }
 
-    /// The tokens of the connections that are subscribed to any name for which `is_meant` returns true.
-    pub fn connections_to(&self, is_meant: impl Fn(Kind, &[u8]) -> bool) -> HashSet<usize> {
+    /// The tokens of the connections that are subscribed to any name for which `matches` returns true.
+    pub fn connections_to(&self, matches: impl Fn(Kind, &[u8]) -> bool) -> HashSet<usize> {
         let kinds = [Kind::Channel, Kind::Pattern, Kind::Shard].into_iter();
         let names =
             kinds.flat_map(|kind| self.named[kind as usize].iter().map(move |(name, stamps)| (kind, name, stamps)));
-        names
-            .filter(|(kind, name, _)| is_meant(*kind, name))
-            .flat_map(|(_, _, stamps)| stamps.keys().copied())
-            .collect()
+        names.filter(|(kind, name, _)| matches(*kind, name)).flat_map(|(_, _, stamps)| stamps.keys().copied()).collect()
     }
 
     /// Number of subscribers in a group.

@@ -4,7 +4,7 @@ use super::{Kind, Name};
 use std::collections::HashMap;
 
 /// Bytes of a subscription in the worker's [`Subscribers`](super::subscribers::Subscribers).
-const LISTED: usize = 2 * size_of::<(Name, u64)>();
+const INDEX_ENTRY_BYTES: usize = 2 * size_of::<(Name, u64)>();
 
 /// See the module's documentation.
 #[derive(Default)]
@@ -22,7 +22,7 @@ impl Subscriptions {
     /// Bytes of the subscriptions, here and in the worker's index. Names are shared and not counted.
     pub fn memory(&self) -> usize {
         let entry = size_of::<(Name, u64)>() + 1;
-        self.stamps.iter().map(|stamps| stamps.capacity() * entry + stamps.len() * LISTED).sum()
+        self.stamps.iter().map(|stamps| stamps.capacity() * entry + stamps.len() * INDEX_ENTRY_BYTES).sum()
     }
 
     /// Number of subscriptions of a kind.

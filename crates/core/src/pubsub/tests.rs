@@ -21,22 +21,22 @@ fn publish(pubsub: &PubSub, sent: &mut Sent, address: Address, channel: &str, pa
 }
 
 /// What the connections of a worker receive of the sent messages: tokens and bytes.
-fn heard(pubsub: &PubSub, sent: &Sent, worker: usize) -> Vec<(usize, String)> {
-    let (subscribers, mut heard) = (pubsub.subscribers(worker), Vec::new());
+fn received(pubsub: &PubSub, sent: &Sent, worker: usize) -> Vec<(usize, String)> {
+    let (subscribers, mut received) = (pubsub.subscribers(worker), Vec::new());
     for (_, message) in sent.iter().filter(|(to, _)| *to == worker) {
         for audience in message.audiences() {
             let mut bytes = Vec::new();
             message.write(audience, Version::Resp2, &mut bytes);
             let text = String::from_utf8_lossy(&bytes).into_owned();
-            let hearers = subscribers.of(audience, 0..usize::MAX).filter(|(_, stamp)| *stamp < message.horizon);
-            heard.extend(hearers.map(|(token, _)| (token, text.clone())));
+            let receivers = subscribers.of(audience, 0..usize::MAX).filter(|(_, stamp)| *stamp < message.horizon);
+            received.extend(receivers.map(|(token, _)| (token, text.clone())));
         }
     }
-    heard
+    received
 }
 
 #[test]
-fn each_worker_with_subscribers_gets_a_message_once() {
+fn message_is_put_once_per_worker_with_subscribers() {
     let pubsub = PubSub::new(3);
     let mut clients: Vec<_> = (0..4).map(|_| Subscriptions::default()).collect();
     pubsub.subscribe(Kind::Channel, b"c", at(0, 10), &mut clients[0]);
@@ -55,13 +55,13 @@ fn each_worker_with_subscribers_gets_a_message_once() {
     };
     let expected =
         [(10, message(1)), (11, matched("c", 1)), (10, message(2)), (11, matched("c", 2)), (11, matched("cc", 3))];
-    assert_eq!(heard(&pubsub, &sent, 0), expected);
-    assert_eq!(heard(&pubsub, &sent, 1), [(10, "*3\r\n$8\r\nsmessage\r\n$1\r\nc\r\n$1\r\n4\r\n".to_owned())]);
-    assert_eq!(heard(&pubsub, &sent, 2), [(10, message(1)), (10, message(2))]);
+    assert_eq!(received(&pubsub, &sent, 0), expected);
+    assert_eq!(received(&pubsub, &sent, 1), [(10, "*3\r\n$8\r\nsmessage\r\n$1\r\nc\r\n$1\r\n4\r\n".to_owned())]);
+    assert_eq!(received(&pubsub, &sent, 2), [(10, message(1)), (10, message(2))]);
 }
 
 #[test]
-fn a_message_is_for_those_who_had_subscribed_when_it_was_published() {
+fn only_earlier_subscriptions_receive_a_message() {
     let (pubsub, mut sent) = (PubSub::new(1), Sent::new());
     let (mut early, mut late) = (Subscriptions::default(), Subscriptions::default());
     pubsub.subscribe(Kind::Channel, b"c", at(0, 1), &mut early);
@@ -70,12 +70,12 @@ fn a_message_is_for_those_who_had_subscribed_when_it_was_published() {
     assert_eq!(publish(&pubsub, &mut sent, Address::Channel, "c", "2").0, 2);
     pubsub.unsubscribe(Kind::Channel, b"c", at(0, 1), &mut early);
     pubsub.subscribe(Kind::Channel, b"c", at(0, 1), &mut early);
-    let tokens: Vec<usize> = heard(&pubsub, &sent, 0).into_iter().map(|(token, _)| token).collect();
+    let tokens: Vec<usize> = received(&pubsub, &sent, 0).into_iter().map(|(token, _)| token).collect();
     assert_eq!(tokens, [2], "who left and came back has missed what was published before");
 }
 
 #[test]
-fn names_are_forgotten_with_their_last_subscriber() {
+fn name_is_removed_with_its_last_subscriber() {
     let pubsub = PubSub::new(2);
     let (mut one, mut other) = (Subscriptions::default(), Subscriptions::default());
     for (kind, name) in [(Kind::Channel, "a"), (Kind::Channel, "b"), (Kind::Pattern, "a"), (Kind::Shard, "a")] {

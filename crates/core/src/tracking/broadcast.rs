@@ -4,7 +4,7 @@
 //! sends, for each prefix, the matching keys to the clients of that prefix in one invalidation.
 
 use super::invalidate;
-use super::invalidation::What;
+use super::invalidation::InvalidatedKeys;
 use crate::Core;
 use crate::clients::{ClientFlags, ClientInfo};
 use crate::executor::Executor;
@@ -34,7 +34,7 @@ impl Changed {
     }
 
     /// Sends the invalidations from a worker.
-    pub fn tell(&mut self, core: &Core, from: Executor) {
+    pub fn send(&mut self, core: &Core, from: Executor) {
         let changed = std::mem::take(&mut self.0);
         let broadcasts = core.tracking.broadcasts.read();
         let mut by_prefix = BTreeMap::<&[u8], (&Members, Keys<'_>)>::new();
@@ -44,23 +44,24 @@ impl Changed {
             }
         }
         for (members, keys) in by_prefix.into_values() {
-            tell_members(core, from, members, &keys);
+            invalidate_members(core, from, members, &keys);
         }
     }
 }
 
 /// Sends an invalidation to the clients of one prefix. Each NOLOOP client that changed some of the keys gets one
 /// without them.
-fn tell_members(core: &Core, from: Executor, members: &Members, keys: &Keys<'_>) {
+fn invalidate_members(core: &Core, from: Executor, members: &Members, keys: &Keys<'_>) {
     let authors: HashSet<u64> = keys.iter().map(|(_, author)| *author).collect();
-    let is_spared = |client: &ClientInfo| client.flags().contains(ClientFlags::NOLOOP) && authors.contains(&client.id);
-    let all = What::keys(keys.iter().map(|(key, _)| *key));
-    let (spared, others): (Vec<_>, Vec<_>) = members.values().cloned().partition(|client| is_spared(client));
+    let is_noloop_id =
+        |client: &ClientInfo| client.flags().contains(ClientFlags::NOLOOP) && authors.contains(&client.id);
+    let all = InvalidatedKeys::keys(keys.iter().map(|(key, _)| *key));
+    let (noloop, others): (Vec<_>, Vec<_>) = members.values().cloned().partition(|client| is_noloop_id(client));
     invalidate(core, from, &all, others.into_iter());
-    for client in spared {
+    for client in noloop {
         let rest: Vec<_> = keys.iter().filter(|(_, author)| *author != client.id).map(|(key, _)| *key).collect();
         if !rest.is_empty() {
-            invalidate(core, from, &What::keys(rest.into_iter()), std::iter::once(client));
+            invalidate(core, from, &InvalidatedKeys::keys(rest.into_iter()), std::iter::once(client));
         }
     }
 }

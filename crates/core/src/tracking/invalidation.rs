@@ -19,22 +19,22 @@ pub fn unwritten_bytes() -> usize {
 
 /// The keys that an invalidation covers.
 #[derive(Clone)]
-pub enum What {
+pub enum InvalidatedKeys {
     /// These keys, as an array in RESP.
     Keys(Arc<[u8]>),
     /// All keys.
-    Everything,
+    All,
 }
 
-impl What {
+impl InvalidatedKeys {
     /// An invalidation of some keys.
-    pub fn keys<'k>(keys: impl ExactSizeIterator<Item = &'k [u8]>) -> What {
+    pub fn keys<'k>(keys: impl ExactSizeIterator<Item = &'k [u8]>) -> InvalidatedKeys {
         let mut array = Vec::new();
         // Arrays and bulk strings have the same form in both versions.
         let mut reply = Reply::new(&mut array, Version::Resp2);
         reply.array(keys.len());
         keys.for_each(|key| reply.bulk(key));
-        What::Keys(array.into())
+        InvalidatedKeys::Keys(array.into())
     }
 }
 
@@ -50,7 +50,7 @@ pub struct Target {
 
 /// An invalidation for clients of one worker.
 pub struct Invalidation {
-    what: What,
+    keys: InvalidatedKeys,
     /// Ordered by token.
     targets: Box<[Target]>,
 }
@@ -63,9 +63,9 @@ impl Drop for Invalidation {
 
 impl Invalidation {
     /// An invalidation for these clients.
-    pub fn new(what: What, mut targets: Vec<Target>) -> Self {
+    pub fn new(keys: InvalidatedKeys, mut targets: Vec<Target>) -> Self {
         targets.sort_by_key(|target| target.token);
-        let invalidation = Invalidation { what, targets: targets.into_boxed_slice() };
+        let invalidation = Invalidation { keys, targets: targets.into_boxed_slice() };
         UNWRITTEN.fetch_add(invalidation.memory(), Ordering::Relaxed);
         invalidation
     }
@@ -83,9 +83,9 @@ impl Invalidation {
 
     /// Bytes of the keys.
     pub fn bytes(&self) -> usize {
-        match &self.what {
-            What::Keys(array) => array.len(),
-            What::Everything => 0,
+        match &self.keys {
+            InvalidatedKeys::Keys(array) => array.len(),
+            InvalidatedKeys::All => 0,
         }
     }
 
@@ -107,9 +107,9 @@ impl Invalidation {
                 reply.bulk(CHANNEL);
             }
         }
-        match &self.what {
-            What::Keys(array) => reply.raw(array),
-            What::Everything => reply.null(),
+        match &self.keys {
+            InvalidatedKeys::Keys(array) => reply.raw(array),
+            InvalidatedKeys::All => reply.null(),
         }
     }
 }
@@ -128,8 +128,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_pushed_or_published() {
-        let invalidation = Invalidation::new(What::keys([&b"a"[..], b"bc"].into_iter()), Vec::new());
+    fn invalidation_is_a_push_in_resp3_and_a_message_in_resp2() {
+        let invalidation = Invalidation::new(InvalidatedKeys::keys([&b"a"[..], b"bc"].into_iter()), Vec::new());
         let written = |version| {
             let mut out = Vec::new();
             invalidation.write(version, &mut out);
@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn targets_are_found_by_their_tokens() {
         let target = |token| Target { token, client: token as u64, origin: None };
-        let invalidation = Invalidation::new(What::Everything, [7, 3, 9, 3].map(target).into());
+        let invalidation = Invalidation::new(InvalidatedKeys::All, [7, 3, 9, 3].map(target).into());
         let clients = |tokens| invalidation.targets(tokens).iter().map(|target| target.client).collect::<Vec<_>>();
         assert_eq!(clients(0..usize::MAX), [3, 3, 7, 9]);
         assert_eq!((clients(3..7), clients(4..9), clients(10..20)), (vec![3, 3], vec![7], vec![]));

@@ -24,7 +24,7 @@ use crate::clients::{ClientFlags, ClientInfo};
 use crate::executor::Executor;
 use crate::inbox::Delivery;
 use broadcast::Members;
-use invalidation::{Target, What};
+use invalidation::{InvalidatedKeys, Target};
 use parking_lot::{Mutex, RwLock};
 use prefixes::Prefixes;
 use smallvec::SmallVec;
@@ -57,7 +57,7 @@ impl Tracking {
 
 /// The tracking state of a client that only its owner uses.
 #[derive(Default)]
-pub struct OwnTracking {
+pub struct ClientTracking {
     /// Its prefixes in broadcast mode.
     pub prefixes: BTreeSet<Arc<[u8]>>,
 }
@@ -76,14 +76,14 @@ impl Tracking {
         &self,
         core: &Core,
         client: &Arc<ClientInfo>,
-        own: &mut Option<Box<OwnTracking>>,
+        state: &mut Option<Box<ClientTracking>>,
         mode: &Mode,
         prefixes: &[&[u8]],
     ) {
-        if own.is_none() {
+        if state.is_none() {
             self.clients.fetch_add(1, Ordering::Relaxed);
         }
-        let own = own.get_or_insert_default();
+        let state = state.get_or_insert_default();
         client.set_flags(ClientFlags::TRACKING_MODE | ClientFlags::BROKEN_REDIRECT, false);
         client.set_flags(ClientFlags::TRACKING | mode.flags, true);
         client.redirect.store(mode.redirect, Ordering::Relaxed);
@@ -93,26 +93,26 @@ impl Tracking {
             for prefix in if prefixes.is_empty() { every } else { prefixes } {
                 let (prefix, members) = broadcasts.get_or_add(prefix);
                 members.insert(client.id, client.clone());
-                own.prefixes.insert(prefix);
+                state.prefixes.insert(prefix);
             }
             core.keyspace.tracking.set_broadcasts(true);
-            client.prefixes.store(own.prefixes.len(), Ordering::Relaxed);
+            client.prefixes.store(state.prefixes.len(), Ordering::Relaxed);
         }
     }
 
     /// Turns tracking off. The tracked keys of the client are dropped when they change.
-    pub fn stop(&self, core: &Core, client: &ClientInfo, own: &mut Option<Box<OwnTracking>>) {
-        let Some(own) = own.take() else { return };
+    pub fn stop(&self, core: &Core, client: &ClientInfo, state: &mut Option<Box<ClientTracking>>) {
+        let Some(state) = state.take() else { return };
         self.clients.fetch_sub(1, Ordering::Relaxed);
         client.set_flags(
             ClientFlags::TRACKING | ClientFlags::TRACKING_MODE | ClientFlags::CACHING | ClientFlags::BROKEN_REDIRECT,
             false,
         );
-        if own.prefixes.is_empty() {
+        if state.prefixes.is_empty() {
             return;
         }
         let mut broadcasts = self.broadcasts.write();
-        for prefix in &own.prefixes {
+        for prefix in &state.prefixes {
             broadcasts.remove_if(prefix, |members| {
                 members.remove(&client.id);
                 members.is_empty()
@@ -125,7 +125,7 @@ impl Tracking {
 
 impl ClientInfo {
     /// Whether the keys that it reads are to be tracked.
-    pub fn remembers_reads(&self) -> bool {
+    pub fn tracks_reads(&self) -> bool {
         let flags = self.flags();
         let caching = flags.contains(ClientFlags::CACHING);
         let wants = match () {
@@ -149,12 +149,12 @@ impl ClientInfo {
 
 /// Sends an invalidation to those of the clients that have tracking on, or to the clients that they redirect to,
 /// through the inboxes of their workers.
-pub fn invalidate(core: &Core, from: Executor, what: &What, clients: impl Iterator<Item = Arc<ClientInfo>>) {
+pub fn invalidate(core: &Core, from: Executor, keys: &InvalidatedKeys, clients: impl Iterator<Item = Arc<ClientInfo>>) {
     let mut by_worker = SmallVec::<[(usize, Vec<Target>); 8]>::new();
     for client in clients.filter(|client| client.flags().contains(ClientFlags::TRACKING)) {
         let (receiver, origin) = match client.redirect.load(Ordering::Relaxed) {
             0 => (client, None),
-            id => match core.clients.get(id).filter(|other| is_there(other)) {
+            id => match core.clients.get(id).filter(|other| is_open(other)) {
                 Some(receiver) => (receiver, Some(client)),
                 None => {
                     core.deliver(from, client.worker, Delivery::Disconnected(client));
@@ -169,18 +169,18 @@ pub fn invalidate(core: &Core, from: Executor, what: &What, clients: impl Iterat
         }
     }
     for (worker, targets) in by_worker {
-        core.deliver(from, worker, Delivery::Invalidated(Invalidation::new(what.clone(), targets)));
+        core.deliver(from, worker, Delivery::Invalidated(Invalidation::new(keys.clone(), targets)));
     }
 }
 
 /// Sends an invalidation of all keys to all clients with tracking on.
 pub fn invalidate_all(core: &Core, from: Executor) {
     if core.tracking.clients() > 0 {
-        invalidate(core, from, &What::Everything, core.clients.all().into_iter());
+        invalidate(core, from, &InvalidatedKeys::All, core.clients.all().into_iter());
     }
 }
 
 /// Whether the client is connected and not about to be closed.
-fn is_there(client: &ClientInfo) -> bool {
+fn is_open(client: &ClientInfo) -> bool {
     !client.is_doomed() && !client.flags().intersects(ClientFlags::CLOSE_AFTER_REPLY | ClientFlags::CLOSE_ASAP)
 }

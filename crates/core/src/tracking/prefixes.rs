@@ -5,46 +5,46 @@ use std::sync::Arc;
 
 /// See the module's documentation.
 pub struct Prefixes<T> {
-    things: HashMap<Arc<[u8]>, T>,
+    values: HashMap<Arc<[u8]>, T>,
     /// Number of prefixes of each length.
     lengths: BTreeMap<usize, usize>,
 }
 
 impl<T> Default for Prefixes<T> {
     fn default() -> Self {
-        Prefixes { things: HashMap::new(), lengths: BTreeMap::new() }
+        Prefixes { values: HashMap::new(), lengths: BTreeMap::new() }
     }
 }
 
 impl<T: Default> Prefixes<T> {
     /// Number of prefixes.
     pub fn len(&self) -> usize {
-        self.things.len()
+        self.values.len()
     }
 
     /// Whether there are no prefixes.
     pub fn is_empty(&self) -> bool {
-        self.things.is_empty()
+        self.values.is_empty()
     }
 
     /// The value of a prefix, which is added if missing, and the shared prefix.
     pub fn get_or_add(&mut self, prefix: &[u8]) -> (Arc<[u8]>, &mut T) {
-        let shared = match self.things.get_key_value(prefix) {
+        let shared = match self.values.get_key_value(prefix) {
             Some((known, _)) => known.clone(),
             None => {
                 *self.lengths.entry(prefix.len()).or_default() += 1;
                 Arc::from(prefix)
             }
         };
-        (shared.clone(), self.things.entry(shared).or_default())
+        (shared.clone(), self.values.entry(shared).or_default())
     }
 
-    /// Removes a prefix if `is_to_go` returns true for its value.
-    pub fn remove_if(&mut self, prefix: &[u8], is_to_go: impl FnOnce(&mut T) -> bool) {
-        if !self.things.get_mut(prefix).is_some_and(is_to_go) {
+    /// Removes a prefix if `should_remove` returns true for its value.
+    pub fn remove_if(&mut self, prefix: &[u8], should_remove: impl FnOnce(&mut T) -> bool) {
+        if !self.values.get_mut(prefix).is_some_and(should_remove) {
             return;
         }
-        self.things.remove(prefix);
+        self.values.remove(prefix);
         if let Some(count) = self.lengths.get_mut(&prefix.len()) {
             *count -= 1;
             if *count == 0 {
@@ -55,21 +55,21 @@ impl<T: Default> Prefixes<T> {
 
     /// The prefixes of a name, shortest first, with their values.
     pub fn of<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = (&'a Arc<[u8]>, &'a T)> {
-        self.lengths.range(..=name.len()).filter_map(|(len, _)| self.things.get_key_value(&name[..*len]))
+        self.lengths.range(..=name.len()).filter_map(|(len, _)| self.values.get_key_value(&name[..*len]))
     }
 }
 
 /// The first pair of overlapping prefixes, one beginning with the other: the pair with the smallest first index, then
 /// the smallest second index.
 pub fn first_overlap(prefixes: &[&[u8]]) -> Option<(usize, usize)> {
-    let mut first_places = HashMap::new();
+    let mut first_positions = HashMap::new();
     for (place, prefix) in prefixes.iter().enumerate() {
-        first_places.entry(*prefix).or_insert(place);
+        first_positions.entry(*prefix).or_insert(place);
     }
     let lengths: HashSet<usize> = prefixes.iter().map(|prefix| prefix.len()).collect();
     let pairs = prefixes.iter().enumerate().flat_map(|(place, prefix)| {
-        let pending_full_syncs = lengths.iter().filter_map(|len| prefix.get(..*len));
-        let others = pending_full_syncs.filter_map(|beginning| first_places.get(beginning).copied());
+        let beginnings = lengths.iter().filter_map(|len| prefix.get(..*len));
+        let others = beginnings.filter_map(|beginning| first_positions.get(beginning).copied());
         others.filter(move |other| *other != place).map(move |other| (place.min(other), place.max(other)))
     });
     pairs.min()
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_has_all_prefixes_that_it_begins_with() {
+    fn lookup_finds_all_prefixes_of_a_name() {
         let mut prefixes = Prefixes::<u32>::default();
         for (n, prefix) in ["", "a", "ab", "b", "abcd"].into_iter().enumerate() {
             *prefixes.get_or_add(prefix.as_bytes()).1 = n as u32;
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_overlap_is_found() {
+    fn first_overlap_is_found() {
         let overlap = |prefixes: &[&str]| first_overlap(&prefixes.iter().map(|p| p.as_bytes()).collect::<Vec<_>>());
         assert_eq!(overlap(&[]), None);
         assert_eq!(overlap(&["a", "b", "c"]), None);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_overlap_is_that_of_a_plain_search() {
+    fn first_overlap_matches_brute_force() {
         let words = ["", "a", "b", "aa", "ab", "ba", "aab", "abb"];
         let plain = |prefixes: &[&[u8]]| {
             let overlaps = |a: &[u8], b: &[u8]| a.starts_with(b) || b.starts_with(a);

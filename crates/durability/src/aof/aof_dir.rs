@@ -17,7 +17,7 @@ use std::time::Instant;
 
 /// An error that has already been logged.
 #[derive(Debug)]
-pub(super) struct Told;
+pub(super) struct Logged;
 
 /// See the module's documentation.
 pub(super) struct AofDir {
@@ -77,44 +77,44 @@ impl AofDir {
     }
 
     /// Creates the directory if it does not exist.
-    pub fn make(&self) -> Result<(), Told> {
+    pub fn create(&self) -> Result<(), Logged> {
         let folder = self.folder();
         match fs::create_dir(&folder) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists || !folder.is_dir() => {
                 let (name, why) = (shown(&self.core.config.read(APPENDDIRNAME)), reason(&error));
-                Err(tell(format_args!("Can't open or create append-only dir {name}: {why}")))
+                Err(log_error(format_args!("Can't open or create append-only dir {name}: {why}")))
             }
             _ => Ok(()),
         }
     }
 
     /// Reads the manifest, if one exists.
-    pub fn read(&mut self) -> Result<(), Told> {
+    pub fn read(&mut self) -> Result<(), Logged> {
         self.manifest = Manifest::default();
         let path = self.path(&self.manifest_name());
         match fs::read(&path) {
             Ok(bytes) => {
-                self.manifest = Manifest::parse(&bytes).map_err(|error| tell(format_args!("{error}")))?;
+                self.manifest = Manifest::parse(&bytes).map_err(|error| log_error(format_args!("{error}")))?;
                 Ok(())
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(error) => {
                 let (path, why) = (path.display(), reason(&error));
-                Err(tell(format_args!("Fatal error: can't open the AOF manifest file {path} for reading: {why}")))
+                Err(log_error(format_args!("Fatal error: can't open the AOF manifest file {path} for reading: {why}")))
             }
         }
     }
 
     /// Replaces the manifest, on disk and in memory. On an error the old manifest stays or is restored; after a machine
     /// crash the new one may still be found, if the directory could not be synced.
-    pub fn put(&mut self, manifest: Manifest) -> Result<(), Told> {
+    pub fn install_manifest(&mut self, manifest: Manifest) -> Result<(), Logged> {
         if manifest == self.manifest && self.path(&self.manifest_name()).exists() {
             return Ok(());
         }
         // The names of the files that the manifest lists must be durable before the manifest.
         self.sync()?;
         self.write_manifest(&manifest)?;
-        if let Err(Told) = self.sync() {
+        if let Err(Logged) = self.sync() {
             self.is_in_doubt = true;
             if self.manifest.is_empty() {
                 // There was no manifest before, so none is restored. If the removal fails, the new manifest stays; the
@@ -124,14 +124,14 @@ impl AofDir {
                 // An error is logged. The new manifest then stays; the files it lists exist.
                 let _ = self.write_manifest(&self.manifest);
             }
-            return Err(Told);
+            return Err(Logged);
         }
         (self.manifest, self.is_in_doubt) = (manifest, false);
         Ok(())
     }
 
     /// Deletes a file that no manifest lists, because the manifest that would have listed it could not be installed.
-    pub fn drop_unlisted(&self, name: &[u8]) {
+    pub fn remove_unlisted(&self, name: &[u8]) {
         // Otherwise the next file of this name replaces it.
         if !self.is_in_doubt {
             // The file may not exist.
@@ -140,39 +140,39 @@ impl AofDir {
     }
 
     /// Writes a manifest under a temporary name and renames it into place.
-    fn write_manifest(&self, manifest: &Manifest) -> Result<(), Told> {
+    fn write_manifest(&self, manifest: &Manifest) -> Result<(), Logged> {
         let name = self.manifest_name();
         let temporary = [b"temp-", &name[..]].concat();
         let (name, temporary_name) = (shown(&name), shown(&temporary));
         let (path, temporary) = (self.path(&self.manifest_name()), self.path(&temporary));
         let mut file = File::create(&temporary).map_err(|error| {
-            tell(format_args!("Can't open the AOF manifest file {temporary_name}: {}", reason(&error)))
+            log_error(format_args!("Can't open the AOF manifest file {temporary_name}: {}", reason(&error)))
         })?;
         file.write_all(&manifest.to_bytes()).map_err(|error| {
             let why = reason(&error);
-            tell(format_args!("Error trying to write the temporary AOF manifest file {temporary_name}: {why}"))
+            log_error(format_args!("Error trying to write the temporary AOF manifest file {temporary_name}: {why}"))
         })?;
         file.sync_all().map_err(|error| {
-            tell(format_args!("Fail to fsync the temp AOF file {temporary_name}: {}.", reason(&error)))
+            log_error(format_args!("Fail to fsync the temp AOF file {temporary_name}: {}.", reason(&error)))
         })?;
         fs::rename(&temporary, &path).map_err(|error| {
             let why = reason(&error);
-            tell(format_args!(
+            log_error(format_args!(
                 "Error trying to rename the temporary AOF manifest file {temporary_name} into {name}: {why}"
             ))
         })
     }
 
     /// Syncs the directory, so that renames survive a crash.
-    fn sync(&self) -> Result<(), Told> {
+    fn sync(&self) -> Result<(), Logged> {
         let folder = self.folder();
         fsync_dir::sync(&folder).map_err(|error| {
-            tell(format_args!("Fail to fsync AOF directory {}: {}.", folder.display(), reason(&error)))
+            log_error(format_args!("Fail to fsync AOF directory {}: {}.", folder.display(), reason(&error)))
         })
     }
 
     /// Opens an increment for appending, or creates a new one.
-    pub fn open(&self, name: &[u8], new: bool) -> Result<File, Told> {
+    pub fn open(&self, name: &[u8], new: bool) -> Result<File, Logged> {
         let mut options = OpenOptions::new();
         options.append(true).read(true).create(true);
         let opened = options.open(self.path(name)).and_then(|file| {
@@ -181,15 +181,16 @@ impl AofDir {
             }
             Ok(file)
         });
-        opened
-            .map_err(|error| tell(format_args!("Can't open the append-only file {}: {}", shown(name), reason(&error))))
+        opened.map_err(|error| {
+            log_error(format_args!("Can't open the append-only file {}: {}", shown(name), reason(&error)))
+        })
     }
 
     /// The size of a file in bytes. Errors are logged.
     pub fn size(&self, name: &[u8]) -> io::Result<u64> {
         let began = Instant::now();
         let size = fs::metadata(self.path(name)).map(|metadata| metadata.len());
-        self.record("aof-fstat", began);
+        self.record_latency("aof-fstat", began);
         size.inspect_err(|error| {
             logging::warning(format_args!(
                 "Unable to obtain the AOF file {} length. stat: {}",
@@ -200,28 +201,28 @@ impl AofDir {
     }
 
     /// Moves a file from the server's directory or from this one to this name in the AOF directory.
-    pub fn rename(&self, from: &Path, to: &[u8], what: &str) -> Result<(), Told> {
+    pub fn rename(&self, from: &Path, to: &[u8], what: &str) -> Result<(), Logged> {
         let began = Instant::now();
         let renamed = fs::rename(from, self.path(to));
-        self.record("aof-rename", began);
+        self.record_latency("aof-rename", began);
         let name = from.file_name().unwrap_or_default().to_string_lossy();
         renamed.map_err(|error| {
             let (to, why) = (self.path(to).display().to_string(), reason(&error));
-            tell(format_args!("Error trying to rename the temporary AOF {what} file {name} into {to}: {why}"))
+            log_error(format_args!("Error trying to rename the temporary AOF {what} file {name} into {to}: {why}"))
         })?;
         logging::notice(format_args!("Successfully renamed the temporary AOF {what} file {name} into {}", shown(to)));
         Ok(())
     }
 
     /// Deletes history files, unless the settings keep them.
-    pub fn collect(&mut self) {
+    pub fn remove_history(&mut self) {
         if self.manifest.history.is_empty() || self.core.config.read(AOF_DISABLE_AUTO_GC) {
             return;
         }
         let mut manifest = self.manifest.clone();
         let history = std::mem::take(&mut manifest.history);
         // The manifest is written first: if the deletion does not happen, an unlisted file does no harm.
-        if self.put(manifest).is_err() {
+        if self.install_manifest(manifest).is_err() {
             return;
         }
         for part in history {
@@ -241,7 +242,7 @@ impl AofDir {
 
     /// Adopts the single AOF file of an old version, if one exists in the server's directory and this directory has no
     /// manifest.
-    pub fn upgrade(&mut self) -> Result<(), Told> {
+    pub fn upgrade(&mut self) -> Result<(), Logged> {
         let values = self.core.config.values();
         let (name, old) = (self.file_name(), values.read(DIR).resolve(&self.file_name()));
         let interrupted = self.manifest.increments.is_empty()
@@ -250,15 +251,15 @@ impl AofDir {
         if !old.is_file() || !(self.manifest.is_empty() || interrupted) {
             return Ok(());
         }
-        self.make()?;
+        self.create()?;
         let mut manifest = self.manifest.clone();
         manifest.adopt(&name);
-        self.put(manifest)?;
+        self.install_manifest(manifest)?;
         let folder = shown(&values.read(APPENDDIRNAME));
         let name_shown = shown(&name);
         fs::rename(&old, self.path(&name)).map_err(|error| {
             let why = reason(&error);
-            tell(format_args!("Error trying to move the old AOF file {name_shown} into dir {folder}: {why}"))
+            log_error(format_args!("Error trying to move the old AOF file {name_shown} into dir {folder}: {why}"))
         })?;
         self.sync()?;
         logging::notice(format_args!(
@@ -268,13 +269,13 @@ impl AofDir {
     }
 
     /// Records a latency event.
-    pub fn record(&self, event: &'static str, began: Instant) {
+    pub fn record_latency(&self, event: &'static str, began: Instant) {
         let ms = began.elapsed().as_millis() as u64;
         self.core.latency.record(event, ms, self.core.config.read(LATENCY_MONITOR_THRESHOLD));
     }
 }
 
-pub(super) fn tell(line: std::fmt::Arguments<'_>) -> Told {
+pub(super) fn log_error(line: std::fmt::Arguments<'_>) -> Logged {
     logging::warning(line);
-    Told
+    Logged
 }

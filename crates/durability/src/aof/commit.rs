@@ -4,9 +4,9 @@
 //! A journal is created when commits are frequent. It is closed when the sync policy changes or when it fails; by then
 //! the increments hold its content.
 
-use super::aof_dir::{Told, reason, tell};
+use super::aof_dir::{Logged, log_error, reason};
 use super::journal::{self, Journal};
-use super::writer::{Writer, end_process};
+use super::writer::{Writer, exit_with_error};
 use kvick_config::tables::persistence::AOF_JOURNAL;
 use kvick_runtime::logging;
 use std::fs::File;
@@ -14,7 +14,7 @@ use std::io;
 use std::time::Duration;
 
 /// The number of commits after which a journal is created.
-const MANY: u32 = 256;
+const JOURNAL_COMMITS_MIN: u32 = 256;
 
 /// The writer's view of its journal.
 #[derive(Default)]
@@ -38,11 +38,11 @@ impl Writer {
 
     /// Commits to the journal. Returns whether the journal accepted the bytes.
     fn commit_to_journal(&mut self) -> bool {
-        self.end_if_lost();
+        self.exit_if_sync_failed();
         let (Some(journal), Some(increment)) = (&mut self.commits.journal, &mut self.increment) else { return false };
         let committed = match journal.is_ready() {
             Ok(true) if increment.is_journaled => Ok(()),
-            Ok(true) => journal.follow(&increment.file, increment.synced),
+            Ok(true) => journal.begin_increment(&increment.file, increment.synced),
             Ok(false) => return false,
             Err(error) => Err(error),
         };
@@ -63,9 +63,9 @@ impl Writer {
 
     /// Ends the process if a background sync of the increment failed. A later sync could succeed without the lost
     /// bytes, and the journal, which still holds them, would be discarded.
-    pub(super) fn end_if_lost(&self) {
+    pub(super) fn exit_if_sync_failed(&self) {
         if let Some(error) = self.commits.journal.as_ref().and_then(Journal::failure) {
-            end_process(format_args!(
+            exit_with_error(format_args!(
                 "Can't persist AOF for fsync error when the AOF fsync policy is 'always': {}. Exiting...",
                 reason(&error)
             ));
@@ -79,38 +79,38 @@ impl Writer {
             reason(error)
         ));
         self.commits.failed = true;
-        self.give_up_journal();
+        self.close_journal();
     }
 
     /// Notes that the increment itself has been synced.
-    pub(super) fn note_synced(&mut self) {
+    pub(super) fn clear_journal_frames(&mut self) {
         if let (Some(journal), Some(increment)) = (&mut self.commits.journal, &self.increment)
             && increment.is_journaled
         {
-            journal.forget(increment.size);
+            journal.discard_frames(increment.size);
         }
     }
 
     /// Notes that the increment could not be synced.
-    pub(super) fn note_sync_failed(&self) {
+    pub(super) fn force_journal_recovery(&self) {
         if let Some(journal) = &self.commits.journal {
-            journal.demand();
+            journal.force_recovery();
         }
     }
 
     /// Creates or closes the journal, depending on settings and load. Returns the time until the next check is due.
-    pub(super) fn tend_journal(&mut self) -> Option<Duration> {
-        let is_wanted = self.aof.holds_all() && self.core.config.read(AOF_JOURNAL);
+    pub(super) fn update_journal(&mut self) -> Option<Duration> {
+        let is_wanted = self.aof.replies_await_fsync() && self.core.config.read(AOF_JOURNAL);
         if !is_wanted {
-            self.give_up_journal();
+            self.close_journal();
             (self.commits.direct, self.commits.failed) = (0, false);
             return None;
         }
         match &mut self.commits.journal {
-            Some(journal) => journal.tend(),
+            Some(journal) => journal.checkpoint_if_due(),
             None => {
-                if self.commits.direct >= MANY && !self.commits.failed {
-                    match Journal::make(&self.aof_dir.journal_path()) {
+                if self.commits.direct >= JOURNAL_COMMITS_MIN && !self.commits.failed {
+                    match Journal::create(&self.aof_dir.journal_path()) {
                         Ok(journal) => self.commits.journal = Some(journal),
                         Err(error) => self.journal_failed(&error),
                     }
@@ -121,12 +121,12 @@ impl Writer {
     }
 
     /// Syncs the increment, which makes the journal redundant, and deletes the journal. If the sync fails, both stay.
-    pub(super) fn give_up_journal(&mut self) {
+    pub(super) fn close_journal(&mut self) {
         if self.commits.journal.is_none() || self.sync_increment().is_err() {
             return;
         }
         if let Some(journal) = self.commits.journal.take() {
-            tell_of_removal(journal.end());
+            log_removal_error(journal.close());
             self.commits.direct = 0;
         }
         if let Some(increment) = &mut self.increment {
@@ -135,18 +135,18 @@ impl Writer {
     }
 
     /// Deletes the journal of an earlier process after syncing this increment, whose bytes it may hold.
-    pub(super) fn clear_journal(&self, increment: &File) -> Result<(), Told> {
+    pub(super) fn remove_old_journal(&self, increment: &File) -> Result<(), Logged> {
         if self.aof_dir.journal_path().exists() {
             increment
                 .sync_all()
-                .map_err(|error| tell(format_args!("Fail to fsync the AOF file: {}", reason(&error))))?;
-            tell_of_removal(journal::remove(&self.aof_dir.journal_path()));
+                .map_err(|error| log_error(format_args!("Fail to fsync the AOF file: {}", reason(&error))))?;
+            log_removal_error(journal::remove(&self.aof_dir.journal_path()));
         }
         Ok(())
     }
 }
 
-fn tell_of_removal(removed: io::Result<()>) {
+fn log_removal_error(removed: io::Result<()>) {
     if let Err(error) = removed {
         logging::warning(format_args!("Error deleting the AOF journal: {}", reason(&error)));
     }

@@ -51,25 +51,25 @@ pub struct Reload {
 }
 
 /// Replays the files in place of the data, which was dropped, and answers the client.
-pub fn order_reload(core: &'static DurableCore, reload: Reload) {
+pub fn request_reload(core: &'static DurableCore, reload: Reload) {
     core.aof.order(Order::Reload(reload));
 }
 
 /// The outcome of one file, or of all.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Loaded {
-    Whole,
+    Complete,
     /// Whether a truncated end was cut off.
-    Mended,
+    Truncated,
     Empty,
     Missing,
 }
 
 /// Replays the files at the start.
-pub(super) fn load_own(writer: &mut Writer) -> Result<(), Failed> {
+pub(super) fn load_at_startup(writer: &mut Writer) -> Result<(), Failed> {
     let began = Instant::now();
     writer.aof_dir.read().map_err(|_| Failed)?;
-    put_back_lost(writer)?;
+    recover_from_journal(writer)?;
     if load_parts(writer)? != Loaded::Missing {
         logging::notice(format_args!("DB loaded from append only file: {:.3} seconds", began.elapsed().as_secs_f64()));
     }
@@ -77,16 +77,16 @@ pub(super) fn load_own(writer: &mut Writer) -> Result<(), Failed> {
 }
 
 /// Completes the last increment from the journal, after a machine crash.
-fn put_back_lost(writer: &Writer) -> Result<(), Failed> {
+fn recover_from_journal(writer: &Writer) -> Result<(), Failed> {
     let Some(last) = writer.aof_dir.manifest.increments.last() else { return Ok(()) };
     let (journal, name) = (writer.aof_dir.journal_path(), shown(&last.name));
     match journal::recover(&journal, &writer.aof_dir.path(&last.name)) {
-        Ok(Recovered::Nothing | Recovered::Whole(0)) => Ok(()),
-        Ok(Recovered::Whole(missing)) => {
+        Ok(Recovered::Nothing | Recovered::Completed(0)) => Ok(()),
+        Ok(Recovered::Completed(missing)) => {
             logging::notice(format_args!("The last {missing} bytes of {name} were put back from the AOF journal"));
             Ok(())
         }
-        Ok(Recovered::Misfit) => {
+        Ok(Recovered::Mismatch) => {
             logging::warning(format_args!(
                 "The AOF journal is of another state of {name} than there is, and was not used: if that file was not \
                  changed by hand, its disk has lost what it had said to have."
@@ -104,7 +104,7 @@ fn put_back_lost(writer: &Writer) -> Result<(), Failed> {
 pub(super) fn reload(writer: &mut Writer, reload: Reload) {
     let core = writer.core;
     let read = writer.aof_dir.read().map_err(|_| Failed);
-    writer.aof_dir.collect();
+    writer.aof_dir.remove_history();
     let loaded = read.and_then(|()| load_parts(writer));
     let mut out = Vec::new();
     let mut reply = Reply::new(&mut out, reload.version);
@@ -139,14 +139,14 @@ fn load_parts(writer: &mut Writer) -> Result<Loaded, Failed> {
         return Ok(Loaded::Empty);
     }
     core.persistence.loading.begin(total);
-    let mut last = Loaded::Whole;
+    let mut last = Loaded::Complete;
     let mut before = 0;
     for (index, (kind, part)) in parts.iter().enumerate() {
         let (began, name) = (Instant::now(), shown(&part.name));
         let is_last = index + 1 == parts.len();
         last = load_file(writer, part, before)?;
         before += writer.aof_dir.size(&part.name).map_err(|_| Failed)?;
-        if last == Loaded::Mended && !is_last {
+        if last == Loaded::Truncated && !is_last {
             logging::warning(format_args!("Fatal error: the truncated file is not the last file"));
             return Err(Failed);
         }
@@ -156,7 +156,7 @@ fn load_parts(writer: &mut Writer) -> Result<Loaded, Failed> {
             logging::notice(format_args!("DB loaded from {what} file {name}: {seconds:.3} seconds"));
         }
     }
-    Ok(if last == Loaded::Empty { Loaded::Whole } else { last })
+    Ok(if last == Loaded::Empty { Loaded::Complete } else { last })
 }
 
 /// Replays one file. The files before it have `before` bytes.
@@ -172,20 +172,20 @@ fn load_file(writer: &mut Writer, part: &Part, before: u64) -> Result<Loaded, Fa
     if len == 0 {
         return Ok(Loaded::Empty);
     }
-    let Some(player) = core.replayer(writer.participant) else {
+    let Some(replayer) = core.replayer(writer.participant) else {
         logging::warning(format_args!("Fatal error: there is nothing that executes the commands of {name}"));
         return Err(Failed);
     };
     let mut replay = Replay {
         core,
         name: &name,
-        player,
+        replayer,
         delay: Delay::new(core, KEY_LOAD_DELAY),
         before,
         valid: 0,
         before_multi: 0,
     };
-    let read = if begins_with_dump(&path) {
+    let read = if has_rdb_preamble(&path) {
         let old_style = part.name == writer.aof_dir.file_name();
         logging::notice(format_args!(
             "{}",
@@ -206,7 +206,7 @@ fn load_file(writer: &mut Writer, part: &Part, before: u64) -> Result<Loaded, Fa
         replay.commands(file, 0)
     };
     match read {
-        Ok(()) => Ok(Loaded::Whole),
+        Ok(()) => Ok(Loaded::Complete),
         Err(Stop::Failed) => Err(Failed),
         Err(Stop::Unreadable(error)) if !error.is_cut_off() => {
             logging::warning(format_args!(
@@ -217,13 +217,13 @@ fn load_file(writer: &mut Writer, part: &Part, before: u64) -> Result<Loaded, Fa
         }
         Err(Stop::Unreadable(_) | Stop::InTransaction) => {
             let valid = replay.valid_end();
-            mend(core, &path, &name, valid)
+            truncate_tail(core, &path, &name, valid)
         }
     }
 }
 
 /// Truncates the file to `valid` bytes, if the settings allow it.
-fn mend(core: &DurableCore, path: &std::path::Path, name: &str, valid: u64) -> Result<Loaded, Failed> {
+fn truncate_tail(core: &DurableCore, path: &std::path::Path, name: &str, valid: u64) -> Result<Loaded, Failed> {
     if core.config.read(AOF_LOAD_TRUNCATED) {
         logging::warning(format_args!("!!! Warning: short read while loading the AOF file {name}!!!"));
         logging::warning(format_args!("!!! Truncating the AOF {name} at offset {valid} !!!"));
@@ -234,7 +234,7 @@ fn mend(core: &DurableCore, path: &std::path::Path, name: &str, valid: u64) -> R
         match cut {
             Ok(()) => {
                 logging::warning(format_args!("AOF {name} loaded anyway because aof-load-truncated is enabled"));
-                return Ok(Loaded::Mended);
+                return Ok(Loaded::Truncated);
             }
             Err(error) => {
                 logging::warning(format_args!("Error truncating the AOF file {name}: {}", reason(&error)));
@@ -249,7 +249,7 @@ fn mend(core: &DurableCore, path: &std::path::Path, name: &str, valid: u64) -> R
     Err(Failed)
 }
 
-fn begins_with_dump(path: &std::path::Path) -> bool {
+fn has_rdb_preamble(path: &std::path::Path) -> bool {
     let mut signature = Vec::new();
     let read = fs::File::open(path).and_then(|file| file.take(6).read_to_end(&mut signature));
     read.is_ok() && matches!(&signature[..], b"REDIS0" | b"VALKEY")
@@ -269,7 +269,7 @@ enum Stop {
 struct Replay<'a> {
     core: &'static DurableCore,
     name: &'a str,
-    player: Box<dyn Replayer>,
+    replayer: Box<dyn Replayer>,
     delay: Delay,
     /// Bytes of the files before.
     before: u64,
@@ -283,7 +283,7 @@ impl Replay<'_> {
     fn commands(&mut self, input: impl Read, offset: u64) -> Result<(), Stop> {
         let mut reader = Reader::new(input, offset);
         let mut commands = 0u64;
-        self.player.enter();
+        self.replayer.enter();
         let outcome = loop {
             let item = match reader.next_item() {
                 Ok(None) => break Ok(()),
@@ -291,7 +291,7 @@ impl Replay<'_> {
                 Err(error) => break Err(Stop::Unreadable(error)),
             };
             let Item::Request(args) = item else { continue };
-            match self.player.play(args) {
+            match self.replayer.execute(args) {
                 Ok(Replayed::Begun) => self.before_multi = self.valid,
                 Ok(Replayed::Done) => {}
                 Err(error) => {
@@ -305,26 +305,26 @@ impl Replay<'_> {
             self.valid = reader.offset();
             commands += 1;
             if commands.is_multiple_of(COMMANDS_PER_BATCH) {
-                self.player.leave();
+                self.replayer.leave();
                 self.core.persistence.loading.loaded_bytes.store(self.before + self.valid, Ordering::Relaxed);
-                if self.core.is_ending() {
+                if self.core.is_shutting_down() {
                     return Err(Stop::Failed);
                 }
-                self.player.enter();
+                self.replayer.enter();
             }
             let core = self.core;
-            self.delay.after(1, || core.is_ending());
+            self.delay.after(1, || core.is_shutting_down());
         };
-        self.player.leave();
+        self.replayer.leave();
         match outcome {
-            Ok(()) if self.player.is_in_transaction() => Err(Stop::InTransaction),
+            Ok(()) if self.replayer.is_in_transaction() => Err(Stop::InTransaction),
             outcome => outcome,
         }
     }
 
     /// The length to keep if the file is truncated.
     fn valid_end(&self) -> u64 {
-        if !self.player.is_in_transaction() {
+        if !self.replayer.is_in_transaction() {
             return self.valid;
         }
         logging::warning(format_args!("Revert incomplete MULTI/EXEC transaction in AOF file {}", self.name));

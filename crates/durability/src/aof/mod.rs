@@ -4,7 +4,7 @@
 //! and syncs it as `appendfsync` requires; workers never touch a file. They send [`Order`]s, and notify the thread when
 //! a turn has extended the log.
 //!
-//! - [`writer`]: the thread. [`gather`]: group commit. [`aof_dir`]: the directory and its manifest. [`mod@load`]:
+//! - [`writer`]: the thread. [`group_commit`]: group commit. [`aof_dir`]: the directory and its manifest. [`mod@load`]:
 //!   replay of the files.
 //! - [`commit`] and [`journal`]: how bytes become durable with `appendfsync always`.
 //! - [`rewrite`]: a new base from a [snapshot](crate::persistence::snapshots), which limits the size of the files. The
@@ -22,7 +22,7 @@
 
 mod aof_dir;
 mod commit;
-mod gather;
+mod group_commit;
 mod journal;
 mod load;
 pub mod rewrite;
@@ -38,9 +38,9 @@ use std::collections::VecDeque;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering, fence};
 use std::thread::Thread;
-use waiting::Waiting;
+use waiting::WaitingClient;
 
-pub use load::{Failed, Reload, order_reload};
+pub use load::{Failed, Reload, request_reload};
 use writer::Order;
 pub use writer::start;
 
@@ -56,7 +56,7 @@ pub enum State {
     /// No.
     Off,
     /// Not yet: the first base is being written.
-    Waiting,
+    WaitRewrite,
     /// Yes.
     On,
 }
@@ -64,7 +64,7 @@ pub enum State {
 /// A server's append-only file.
 pub struct Aof {
     /// Whether the thread follows the log.
-    follows: AtomicBool,
+    follows_log: AtomicBool,
     /// `appendfsync`.
     policy: AtomicU8,
     /// The log offset up to which the files are written.
@@ -74,22 +74,22 @@ pub struct Aof {
     /// The log offset up to which the files are synced.
     synced: AtomicU64,
     /// Whether writes fail at present.
-    fails: AtomicBool,
+    write_fails: AtomicBool,
     /// Whether the thread sleeps until it is woken.
-    asleep: AtomicBool,
+    is_sleeping: AtomicBool,
     thread: OnceLock<Thread>,
     orders: Mutex<VecDeque<Order>>,
     status: Mutex<Status>,
-    /// Workers with held replies.
-    holders: Box<[AtomicBool]>,
-    /// Replies held since startup.
-    held: AtomicU64,
+    /// Workers with withheld replies.
+    waiting_workers: Box<[AtomicBool]>,
+    /// Replies withheld since startup.
+    withheld: AtomicU64,
     /// With `aof-timestamp-enabled`: the beginnings of seconds in the log.
     marks: Mutex<VecDeque<TimeMark>>,
     /// The second of the last timestamp.
     marked_s: AtomicI64,
     /// Clients that wait for the disk.
-    waiting: Mutex<Vec<Waiting>>,
+    waiting: Mutex<Vec<WaitingClient>>,
     /// DEBUG AOF-FLUSH-SLEEP, in microseconds.
     pub flush_sleep_us: AtomicU64,
     /// Bytes of the base and the increments.
@@ -157,18 +157,18 @@ impl Aof {
             pause_until_s: 0,
         };
         Aof {
-            follows: AtomicBool::new(false),
+            follows_log: AtomicBool::new(false),
             policy: AtomicU8::new(policy as u8),
             written: AtomicU64::new(0),
             released: AtomicU64::new(0),
             synced: AtomicU64::new(0),
-            fails: AtomicBool::new(false),
-            asleep: AtomicBool::new(false),
+            write_fails: AtomicBool::new(false),
+            is_sleeping: AtomicBool::new(false),
             thread: OnceLock::new(),
             orders: Mutex::default(),
             status: Mutex::new(status),
-            holders: (0..workers).map(|_| AtomicBool::new(false)).collect(),
-            held: AtomicU64::new(0),
+            waiting_workers: (0..workers).map(|_| AtomicBool::new(false)).collect(),
+            withheld: AtomicU64::new(0),
             marks: Mutex::default(),
             marked_s: AtomicI64::new(0),
             waiting: Mutex::default(),
@@ -205,7 +205,7 @@ impl Aof {
 
     /// Bytes of the log that have not been written.
     pub fn unwritten(&self, log: &WriteLog) -> u64 {
-        match self.follows.load(Ordering::Relaxed) {
+        match self.follows_log.load(Ordering::Relaxed) {
             true => log.offset().saturating_sub(self.written.load(Ordering::Relaxed)),
             false => 0,
         }
@@ -215,7 +215,7 @@ impl Aof {
     /// write commands are refused then.
     #[inline]
     pub fn is_behind(&self, log: &WriteLog) -> bool {
-        let is_behind = self.unwritten(log) > LAG_MAX && !self.fails.load(Ordering::Relaxed);
+        let is_behind = self.unwritten(log) > LAG_MAX && !self.write_fails.load(Ordering::Relaxed);
         if is_behind {
             // It may sleep if it followed another history.
             self.wake();
@@ -225,29 +225,29 @@ impl Aof {
 
     /// Whether replies have to wait for the disk.
     #[inline]
-    pub fn holds_all(&self) -> bool {
-        self.is_always() && self.follows.load(Ordering::Relaxed)
+    pub fn replies_await_fsync(&self) -> bool {
+        self.is_always() && self.follows_log.load(Ordering::Relaxed)
     }
 
-    /// Whether held replies may be sent that were made when the log ended at `offset`.
+    /// Whether withheld replies may be sent that were made when the log ended at `offset`.
     pub fn is_released(&self, offset: u64) -> bool {
-        if !self.follows.load(Ordering::SeqCst) {
+        if !self.follows_log.load(Ordering::SeqCst) {
             return true;
         }
         if self.is_always() {
             return offset <= self.released.load(Ordering::SeqCst);
         }
-        offset <= self.written.load(Ordering::SeqCst) || self.fails.load(Ordering::SeqCst)
+        offset <= self.written.load(Ordering::SeqCst) || self.write_fails.load(Ordering::SeqCst)
     }
 
     /// Counts replies that have to wait.
-    pub fn count_held(&self, replies: usize) {
-        self.held.fetch_add(replies as u64, Ordering::Relaxed);
+    pub fn count_withheld(&self, replies: usize) {
+        self.withheld.fetch_add(replies as u64, Ordering::Relaxed);
     }
 
     /// Registers a worker to be woken when replies may be sent. The worker must check again after the registration.
-    pub fn hold_for(&self, worker: usize) {
-        self.holders[worker].store(true, Ordering::SeqCst);
+    pub fn wake_on_release(&self, worker: usize) {
+        self.waiting_workers[worker].store(true, Ordering::SeqCst);
     }
 
     /// The log offset that has been synced, if the append-only file is enabled.
@@ -273,11 +273,11 @@ impl Aof {
     /// The log has grown. Returns true if this woke the thread. It then writes at once, and replies should wait for it,
     /// so that a client alone with the server finds acknowledged writes in the file.
     #[inline]
-    pub fn log_moved(&self) -> bool {
+    pub fn on_log_appended(&self) -> bool {
         // Either the thread sees the log's new end after it has announced its sleep, or this call sees the
         // announcement.
         fence(Ordering::SeqCst);
-        let sleeps = self.asleep.load(Ordering::Relaxed) && self.follows.load(Ordering::Relaxed);
+        let sleeps = self.is_sleeping.load(Ordering::Relaxed) && self.follows_log.load(Ordering::Relaxed);
         if sleeps {
             self.wake();
         }
@@ -319,16 +319,16 @@ pub fn open(core: &'static DurableCore) -> Result<(), Failed> {
 }
 
 /// Reads the manifest without loading the files.
-pub fn look(core: &'static DurableCore) -> Result<(), Failed> {
+pub fn read_manifest(core: &'static DurableCore) -> Result<(), Failed> {
     let (answer, outcome) = std::sync::mpsc::channel();
-    core.aof.order(Order::Look(answer));
+    core.aof.order(Order::ReadManifest(answer));
     outcome.recv().unwrap_or(Err(Failed))
 }
 
 /// Deletes history files, unless they must be kept.
-pub fn collect_history(core: &'static DurableCore) {
+pub fn delete_history(core: &'static DurableCore) {
     let (answer, done) = std::sync::mpsc::channel();
-    core.aof.order(Order::CollectHistory(answer));
+    core.aof.order(Order::DeleteHistory(answer));
     // The thread lasts as long as the process.
     let _ = done.recv();
 }

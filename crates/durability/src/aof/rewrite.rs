@@ -6,13 +6,13 @@
 //!
 //! If there were no files, the increment has a temporary name until the base is installed.
 
-use super::aof_dir::{Told, reason, shown, tell};
+use super::aof_dir::{Logged, log_error, reason, shown};
 use super::writer::{Increment, Order, Writer};
 use super::{Aof, State};
 use crate::DurableCore;
 use crate::persistence::file::{self, DumpFile, SaveError};
-use crate::persistence::form::Form;
-use crate::persistence::save::{self, Place};
+use crate::persistence::format::Format;
+use crate::persistence::save::{self, DumpLocation};
 use crate::persistence::snapshots::{self, Busy, Destination, Purpose, Request};
 use kvick_config::tables::persistence::{
     AOF_REWRITE_INCREMENTAL_FSYNC, AOF_USE_RDB_PREAMBLE, AUTO_AOF_REWRITE_MIN_SIZE, AUTO_AOF_REWRITE_PERCENTAGE,
@@ -34,24 +34,24 @@ const FAILURES_MAX: u32 = 3;
 const PAUSE_MINUTES_MAX: i64 = 60;
 
 /// Where the log is written from the new base's offset on.
-pub enum Onward {
+pub enum NextIncrement {
     /// Nowhere: no files exist except those of a rewrite.
-    Nowhere,
+    Absent,
     /// To a new increment, from this offset on.
-    Increment(u64, Preface),
+    Increment(u64, InitialSelect),
     /// To a temporary increment, read by this follower.
-    Temporary(Follower, Preface),
+    Temporary(Follower, InitialSelect),
 }
 
 /// The database selected at the start of an increment, if the log does not select one itself: on a replica the primary
 /// may have selected it long before.
 #[derive(Clone, Copy, Debug)]
-pub struct Preface(Option<usize>);
+pub struct InitialSelect(Option<usize>);
 
-impl Preface {
+impl InitialSelect {
     /// For records from here on. The caller holds the global lock.
-    fn here(core: &DurableCore) -> Preface {
-        Preface(core.replication_view().primary_database())
+    fn at_log_end(core: &DurableCore) -> InitialSelect {
+        InitialSelect(core.replication_view().primary_database())
     }
 
     /// The records that start such an increment.
@@ -70,7 +70,7 @@ impl Preface {
 }
 
 /// A complete base.
-pub struct Finished {
+pub struct FinishedBase {
     number: u64,
     file: DumpFile,
     is_dump: bool,
@@ -82,7 +82,7 @@ pub struct Finished {
 pub struct ReceivedDump {
     path: PathBuf,
     follower: Follower,
-    preface: Preface,
+    initial_select: InitialSelect,
 }
 
 /// The data was replaced by a dump that was received into this file; the log continues from it in this database. The
@@ -98,10 +98,10 @@ pub fn adopt(core: &'static DurableCore, path: PathBuf, database: usize) -> Opti
     (status.state, status.scheduled, status.failures, status.last_rewrite_ok) = (State::On, false, 0, true);
     drop(status);
     snapshots::cancel(&core.persistence, Purpose::AofBase);
-    snapshots::base_is_wanted(&core.persistence, false);
+    snapshots::set_base_requested(&core.persistence, false);
     let follower = core.keyspace.log.follow(Audience::DataOnly);
     let (answer, adopted) = mpsc::channel();
-    aof.order(Order::Adopt(ReceivedDump { path, follower, preface: Preface(Some(database)) }, answer));
+    aof.order(Order::Adopt(ReceivedDump { path, follower, initial_select: InitialSelect(Some(database)) }, answer));
     Some(adopted)
 }
 
@@ -115,10 +115,10 @@ pub fn begin(core: &'static DurableCore, global: &mut Locked) -> Result<(), Busy
     let mut status = aof.status.lock();
     status.last_rewrite += 1;
     let number = status.last_rewrite;
-    let onward = match status.state {
-        State::Off => Onward::Nowhere,
-        State::On => Onward::Increment(log.offset(), Preface::here(core)),
-        State::Waiting => Onward::Temporary(log.follow(Audience::DataOnly), Preface::here(core)),
+    let next_increment = match status.state {
+        State::Off => NextIncrement::Absent,
+        State::On => NextIncrement::Increment(log.offset(), InitialSelect::at_log_end(core)),
+        State::WaitRewrite => NextIncrement::Temporary(log.follow(Audience::DataOnly), InitialSelect::at_log_end(core)),
     };
     // Each file selects its first database itself.
     log.reset_selected();
@@ -126,11 +126,11 @@ pub fn begin(core: &'static DurableCore, global: &mut Locked) -> Result<(), Busy
     status.rewrites += 1;
     drop(status);
     // This precedes the snapshot, which may end soon.
-    aof.order(Order::Begin(number, onward));
-    let form = Form::aof_base(core);
-    let base = Base { core, number, is_dump: form.is_dump(), file: None };
+    aof.order(Order::Begin(number, next_increment));
+    let format = Format::aof_base(core);
+    let base = Base { core, number, is_dump: format.is_dump(), file: None };
     let destinations: Vec<Box<dyn Destination>> = vec![Box::new(base)];
-    snapshots::begin(core, global, Request { purpose: Purpose::AofBase, form, destinations })?;
+    snapshots::begin(core, global, Request { purpose: Purpose::AofBase, format, destinations })?;
     logging::notice(format_args!("Background append only file rewriting started by pid {}", std::process::id()));
     Ok(())
 }
@@ -138,7 +138,7 @@ pub fn begin(core: &'static DurableCore, global: &mut Locked) -> Result<(), Busy
 /// Schedules a rewrite to begin as soon as possible.
 pub fn schedule(core: &DurableCore) {
     core.aof.status.lock().scheduled = true;
-    snapshots::base_is_wanted(&core.persistence, true);
+    snapshots::set_base_requested(&core.persistence, true);
 }
 
 /// The same on a user's request, regardless of failures.
@@ -158,7 +158,7 @@ pub fn cancel(core: &'static DurableCore) -> bool {
 
 /// Starts a rewrite if one is due. A worker calls this periodically, outside of a batch.
 pub fn tick(core: &'static DurableCore) {
-    if core.admission.has(Reasons::LOADING | Reasons::ENDING) || core.persistence.status().running.is_some() {
+    if core.admission.has(Reasons::LOADING | Reasons::SHUTTING_DOWN) || core.persistence.status().running.is_some() {
         return;
     }
     let aof = &core.aof;
@@ -214,8 +214,8 @@ fn is_paused(aof: &Aof) -> bool {
 }
 
 /// Where the base is written: the server's directory, until it is complete.
-fn place(core: &DurableCore) -> Place {
-    Place::of(core, Default::default(), AOF_REWRITE_INCREMENTAL_FSYNC)
+fn location(core: &DurableCore) -> DumpLocation {
+    DumpLocation::of(core, Default::default(), AOF_REWRITE_INCREMENTAL_FSYNC)
 }
 
 /// The file of a base being written.
@@ -229,7 +229,7 @@ struct Base {
 impl Destination for Base {
     fn open(&mut self) -> Result<(), SaveError> {
         let name = format!("temp-rewriteaof-bg-{}.aof", std::process::id());
-        self.file = Some(place(self.core).create(self.core, &name)?);
+        self.file = Some(location(self.core).create(self.core, &name)?);
         Ok(())
     }
 
@@ -241,7 +241,7 @@ impl Destination for Base {
         let Base { core, number, is_dump, file } = *self;
         let complete = outcome.and_then(|()| file.ok_or(SaveError::Cancelled)).and_then(|file| {
             file.sync()?;
-            file.let_go_of_cache();
+            file.drop_page_cache();
             Ok(file)
         });
         let file = match complete {
@@ -249,7 +249,7 @@ impl Destination for Base {
             Err(error) => {
                 let failed = !matches!(error, SaveError::Cancelled);
                 if failed {
-                    file::report(&error);
+                    file::log_save_error(&error);
                     logging::warning(format_args!("Background AOF rewrite terminated with error"));
                 }
                 // A thread that sees no running rewrite any more must see the outcome.
@@ -261,22 +261,22 @@ impl Destination for Base {
         };
         logging::notice(format_args!("Background AOF rewrite terminated with success"));
         let (answer, outcome) = mpsc::channel();
-        core.aof.order(Order::Install(Finished { number, file, is_dump, answer }));
+        core.aof.order(Order::Install(FinishedBase { number, file, is_dump, answer }));
         if outcome.recv().unwrap_or(false) { Ok(()) } else { Err(SaveError::Cancelled) }
     }
 }
 
 impl Writer {
     /// Starts writing at startup: to the last increment, or to a new one after a first base.
-    pub fn open(&mut self) -> Result<(), Told> {
-        self.aof_dir.make()?;
+    pub fn open(&mut self) -> Result<(), Logged> {
+        self.aof_dir.create()?;
         let mut manifest = self.aof_dir.manifest.clone();
         let file_name = self.aof_dir.file_name();
         let mut global = self.core.keyspace.lock_global();
         if manifest.is_empty() {
-            let form = Form::aof_base(self.core);
-            let name = manifest.new_base(&file_name, form.is_dump()).name.clone();
-            self.write_base(&mut global, &form, &name)?;
+            let format = Format::aof_base(self.core);
+            let name = manifest.new_base(&file_name, format.is_dump()).name.clone();
+            self.write_base(&mut global, &format, &name)?;
             logging::notice(format_args!("Creating AOF base file {} on server start", shown(&name)));
         }
         let is_new = manifest.increments.is_empty();
@@ -285,9 +285,9 @@ impl Writer {
             None => manifest.new_increment(&file_name).name.clone(),
         };
         let file = self.aof_dir.open(&name, false)?;
-        self.aof_dir.put(manifest)?;
-        let size = self.aof_dir.size(&name).map_err(|_| Told)?;
-        self.clear_journal(&file)?;
+        self.aof_dir.install_manifest(manifest)?;
+        let size = self.aof_dir.size(&name).map_err(|_| Logged)?;
+        self.remove_old_journal(&file)?;
         let follower = self.core.keyspace.log.follow(Audience::DataOnly);
         self.begin(follower, Increment::new(file, size));
         drop(global);
@@ -296,15 +296,15 @@ impl Writer {
         self.aof.status.lock().state = State::On;
         let verb = if is_new { "Creating" } else { "Opening" };
         logging::notice(format_args!("{verb} AOF incr file {} on server start", shown(&name)));
-        self.aof_dir.collect();
+        self.aof_dir.remove_history();
         Ok(())
     }
 
-    fn write_base(&self, global: &mut Locked, form: &Form, name: &[u8]) -> Result<(), Told> {
+    fn write_base(&self, global: &mut Locked, format: &Format, name: &[u8]) -> Result<(), Logged> {
         let temporary = format!("temp-rewriteaof-{}.aof", std::process::id());
-        let written = save::write(self.core, global, form, &place(self.core), &temporary);
+        let written = save::write(self.core, global, format, &location(self.core), &temporary);
         let installed = written.and_then(|file| file.install(&self.aof_dir.path(name)));
-        installed.map_err(|error| tell(format_args!("Write error writing append only file on disk: {error}")))
+        installed.map_err(|error| log_error(format_args!("Write error writing append only file on disk: {error}")))
     }
 
     /// Records the sizes of the existing files.
@@ -316,12 +316,14 @@ impl Writer {
     }
 
     /// A rewrite begins.
-    pub fn begin_rewrite(&mut self, number: u64, onward: Onward) {
+    pub fn begin_rewrite(&mut self, number: u64, next_increment: NextIncrement) {
         self.rewriting = Some(number);
-        let begun = self.aof_dir.make().and_then(|()| match onward {
-            Onward::Nowhere => Ok(()),
-            Onward::Increment(at, preface) => self.go_over(at, preface),
-            Onward::Temporary(follower, preface) => self.collect_in_temporary(follower, preface),
+        let begun = self.aof_dir.create().and_then(|()| match next_increment {
+            NextIncrement::Absent => Ok(()),
+            NextIncrement::Increment(at, initial_select) => self.switch_increment(at, initial_select),
+            NextIncrement::Temporary(follower, initial_select) => {
+                self.begin_temporary_increment(follower, initial_select)
+            }
         });
         if begun.is_err() {
             snapshots::cancel(&self.core.persistence, Purpose::AofBase);
@@ -330,28 +332,29 @@ impl Writer {
     }
 
     /// Writes the log from this offset on to a new increment, which the manifest lists.
-    fn go_over(&mut self, at: u64, preface: Preface) -> Result<(), Told> {
+    fn switch_increment(&mut self, at: u64, initial_select: InitialSelect) -> Result<(), Logged> {
         self.write_available(at);
-        let is_whole = self.left.is_empty() && self.follower.as_ref().is_some_and(|follower| follower.offset() >= at);
-        if self.increment.is_none() || !is_whole {
-            return Err(tell(format_args!("The AOF cannot be rewritten while it cannot be written")));
+        let is_complete =
+            self.unwritten.is_empty() && self.follower.as_ref().is_some_and(|follower| follower.offset() >= at);
+        if self.increment.is_none() || !is_complete {
+            return Err(log_error(format_args!("The AOF cannot be rewritten while it cannot be written")));
         }
         // Only the last file may be truncated, so this one must be complete before the next is listed.
         self.sync_increment()?;
         let mut manifest = self.aof_dir.manifest.clone();
         let name = manifest.new_increment(&self.aof_dir.file_name()).name.clone();
-        let next = begin_increment(self.aof_dir.open(&name, true)?, preface)?;
-        self.aof_dir.put(manifest)?;
+        let next = begin_increment(self.aof_dir.open(&name, true)?, initial_select)?;
+        self.aof_dir.install_manifest(manifest)?;
         self.increment = Some(next);
-        tell_of_increment(&name);
+        log_increment_created(&name);
         Ok(())
     }
 
-    fn collect_in_temporary(&mut self, follower: Follower, preface: Preface) -> Result<(), Told> {
+    fn begin_temporary_increment(&mut self, follower: Follower, initial_select: InitialSelect) -> Result<(), Logged> {
         let name = self.aof_dir.temporary_name();
-        let increment = begin_increment(self.aof_dir.open(&name, true)?, preface)?;
+        let increment = begin_increment(self.aof_dir.open(&name, true)?, initial_select)?;
         self.begin(follower, increment);
-        tell_of_increment(&name);
+        log_increment_created(&name);
         Ok(())
     }
 
@@ -359,18 +362,18 @@ impl Writer {
     pub fn adopt(&mut self, dump: ReceivedDump) {
         self.close();
         if self.try_adopt(dump).is_err() {
-            self.begin_anew();
+            self.close_and_schedule_rewrite();
         }
     }
 
-    fn try_adopt(&mut self, ReceivedDump { path, follower, preface }: ReceivedDump) -> Result<(), Told> {
-        self.aof_dir.make()?;
+    fn try_adopt(&mut self, ReceivedDump { path, follower, initial_select }: ReceivedDump) -> Result<(), Logged> {
+        self.aof_dir.create()?;
         let file_name = self.aof_dir.file_name();
         let mut manifest = self.aof_dir.manifest.clone();
         let base = manifest.new_base(&file_name, true).name.clone();
         let base_path = self.aof_dir.path(&base);
         std::fs::rename(&path, &base_path).map_err(|error| {
-            tell(format_args!(
+            log_error(format_args!(
                 "Error trying to rename the RDB file {} into {}: {}",
                 path.display(),
                 shown(&base),
@@ -379,11 +382,11 @@ impl Writer {
         })?;
         manifest.retire_increments(0);
         let name = manifest.new_increment(&file_name).name.clone();
-        let opened = self.aof_dir.open(&name, true).and_then(|file| begin_increment(file, preface));
-        let put = opened.and_then(|increment| self.aof_dir.put(manifest).map(|()| increment));
-        let increment = put.inspect_err(|Told| {
-            self.aof_dir.drop_unlisted(&base);
-            self.aof_dir.drop_unlisted(&name);
+        let opened = self.aof_dir.open(&name, true).and_then(|file| begin_increment(file, initial_select));
+        let put = opened.and_then(|increment| self.aof_dir.install_manifest(manifest).map(|()| increment));
+        let increment = put.inspect_err(|Logged| {
+            self.aof_dir.remove_unlisted(&base);
+            self.aof_dir.remove_unlisted(&name);
         })?;
         self.begin(follower, increment);
         self.measure();
@@ -391,13 +394,13 @@ impl Writer {
             self.publish_synced();
         }
         logging::notice(format_args!("Reused RDB file from primary sync as AOF base file: {}", shown(&base)));
-        self.aof_dir.collect();
+        self.aof_dir.remove_history();
         Ok(())
     }
 
     /// Installs a base.
-    pub fn install(&mut self, finished: Finished) {
-        let Finished { number, file, is_dump, answer } = finished;
+    pub fn install(&mut self, finished: FinishedBase) {
+        let FinishedBase { number, file, is_dump, answer } = finished;
         if self.rewriting != Some(number) {
             // The cancelling thread has logged it.
             let _ = answer.send(false);
@@ -408,7 +411,7 @@ impl Writer {
             self.rewriting = None;
             let mut status = self.aof.status.lock();
             status.rewrite_ended(true);
-            if status.state == State::Waiting {
+            if status.state == State::WaitRewrite {
                 status.state = State::On;
             }
             drop(status);
@@ -425,27 +428,27 @@ impl Writer {
         let _ = answer.send(installed.is_ok());
     }
 
-    fn try_install(&mut self, file: DumpFile, is_dump: bool) -> Result<(), Told> {
+    fn try_install(&mut self, file: DumpFile, is_dump: bool) -> Result<(), Logged> {
         let file_name = self.aof_dir.file_name();
         let mut manifest = self.aof_dir.manifest.clone();
         let base = manifest.new_base(&file_name, is_dump).name.clone();
         let from = file.name();
-        file.install(&self.aof_dir.path(&base)).map_err(|error| tell(format_args!("{error}")))?;
+        file.install(&self.aof_dir.path(&base)).map_err(|error| log_error(format_args!("{error}")))?;
         logging::notice(format_args!("Successfully renamed the temporary AOF base file {from} into {}", shown(&base)));
         let state = self.aof.status.lock().state;
         let mut increment = None;
         let put = (|| {
-            if state == State::Waiting {
+            if state == State::WaitRewrite {
                 let name = manifest.new_increment(&file_name).name.clone();
                 self.aof_dir.rename(&self.aof_dir.path(&self.aof_dir.temporary_name()), &name, "incr")?;
                 increment = Some(name);
             }
             manifest.retire_increments(usize::from(self.increment.is_some()));
-            self.aof_dir.put(manifest)
+            self.aof_dir.install_manifest(manifest)
         })();
         if put.is_err() {
-            self.aof_dir.drop_unlisted(&base);
-            increment.iter().for_each(|name| self.aof_dir.drop_unlisted(name));
+            self.aof_dir.remove_unlisted(&base);
+            increment.iter().for_each(|name| self.aof_dir.remove_unlisted(name));
             return put;
         }
         let written = self.increment.as_ref().map_or(0, |increment| increment.size);
@@ -454,7 +457,7 @@ impl Writer {
             self.aof.current_size.store(size, Ordering::Relaxed);
             self.aof.base_size.store(size, Ordering::Relaxed);
         }
-        self.aof_dir.collect();
+        self.aof_dir.remove_history();
         Ok(())
     }
 
@@ -465,7 +468,7 @@ impl Writer {
         }
         self.rewriting = None;
         let state = self.aof.status.lock().state;
-        if state == State::Waiting {
+        if state == State::WaitRewrite {
             self.close();
         }
         let mut status = self.aof.status.lock();
@@ -473,22 +476,24 @@ impl Writer {
             status.rewrite_ended(false);
         }
         // There are no files without a base.
-        status.scheduled |= state == State::Waiting;
+        status.scheduled |= state == State::WaitRewrite;
     }
 }
 
 impl super::Status {
-    fn rewrite_ended(&mut self, well: bool) {
+    fn rewrite_ended(&mut self, succeeded: bool) {
         self.last_duration_s = clock::unix_ms() / 1000 - self.started_s;
-        self.last_rewrite_ok = well;
-        self.failures = if well { 0 } else { self.failures.saturating_add(1) };
+        self.last_rewrite_ok = succeeded;
+        self.failures = if succeeded { 0 } else { self.failures.saturating_add(1) };
     }
 }
 
-fn begin_increment(file: File, preface: Preface) -> Result<Increment, Told> {
-    preface.begin(file).map_err(|error| tell(format_args!("Error writing to the AOF file: {}", reason(&error))))
+fn begin_increment(file: File, initial_select: InitialSelect) -> Result<Increment, Logged> {
+    initial_select
+        .begin(file)
+        .map_err(|error| log_error(format_args!("Error writing to the AOF file: {}", reason(&error))))
 }
 
-fn tell_of_increment(name: &[u8]) {
+fn log_increment_created(name: &[u8]) {
     logging::notice(format_args!("Creating AOF incr file {} on background rewrite", shown(name)));
 }

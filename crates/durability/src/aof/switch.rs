@@ -11,7 +11,7 @@ use std::sync::mpsc;
 
 /// Applies the setting. The caller holds the global lock; within a transaction the first base waits for the
 /// transaction's end.
-pub fn follow_setting(core: &'static DurableCore, global: &mut Locked, in_transaction: bool) {
+pub fn apply_setting(core: &'static DurableCore, global: &mut Locked, in_transaction: bool) {
     let is_off = core.aof.status().state == State::Off;
     match core.config.read(APPENDONLY) {
         true if is_off => switch_on(core, global, in_transaction),
@@ -24,7 +24,7 @@ pub fn follow_setting(core: &'static DurableCore, global: &mut Locked, in_transa
 pub fn switch_on(core: &'static DurableCore, global: &mut Locked, in_transaction: bool) {
     let aof = &core.aof;
     let mut status = aof.status.lock();
-    status.state = State::Waiting;
+    status.state = State::WaitRewrite;
     if status.write_error.take().is_some() || std::mem::take(&mut status.sync_failed) {
         logging::warning(format_args!("AOF reopen, just ignore the last error."));
     }
@@ -71,7 +71,7 @@ pub fn switch_off(core: &'static DurableCore) {
         logging::notice(format_args!("AOF was disabled but there is a scheduled AOF background, cancel it."));
     }
     drop(status);
-    snapshots::base_is_wanted(&core.persistence, false);
+    snapshots::set_base_requested(&core.persistence, false);
     rewrite::cancel(core);
     // This answers clients that wait for the disk.
     core.aof.wake();

@@ -4,9 +4,9 @@
 //! each write instead of waiting to be woken, and so writes larger batches. With `appendfsync always` replies wait for
 //! it, so it pauses only to gather more of them.
 
-use super::aof_dir::{AofDir, Told, reason, tell};
+use super::aof_dir::{AofDir, Logged, log_error, reason};
 use super::commit::Commits;
-use super::gather::Gathering;
+use super::group_commit::GroupCommit;
 use super::load::{self, Failed};
 use super::rewrite;
 use super::{Aof, State, TimeMark};
@@ -34,14 +34,14 @@ const SYNC_DELAY: Duration = Duration::from_secs(2);
 /// The delay before a failed write or sync is retried.
 const RETRY: Duration = Duration::from_millis(100);
 /// The interval of log messages about write errors.
-const TELL_PERIOD: Duration = Duration::from_secs(30);
+const ERROR_LOG_PERIOD: Duration = Duration::from_secs(30);
 /// The longest sleep.
-const IDLE: Duration = Duration::from_secs(3600);
+const SLEEP_MAX: Duration = Duration::from_secs(3600);
 
 /// An order to the thread. Orders with a sender are answered.
 pub enum Order {
     /// Read the manifest, and nothing else.
-    Look(Sender<Result<(), Failed>>),
+    ReadManifest(Sender<Result<(), Failed>>),
     /// Replay the files, if there are any.
     Load(Sender<Result<(), Failed>>),
     /// Start writing, with the present data set.
@@ -49,9 +49,9 @@ pub enum Order {
     /// Replay the files in place of the present data, and answer a client.
     Reload(load::Reload),
     /// The rewrite of this number begins.
-    Begin(u64, rewrite::Onward),
+    Begin(u64, rewrite::NextIncrement),
     /// The base of a rewrite is complete.
-    Install(rewrite::Finished),
+    Install(rewrite::FinishedBase),
     /// The rewrite of this number ended without a base: whether by failure, and the receiver of a notice.
     Abandon(u64, bool, Sender<()>),
     /// Use a received dump as the base, and send a notice when its file has been moved.
@@ -61,7 +61,7 @@ pub enum Order {
     /// The same, and stop writing.
     Stop(Sender<bool>),
     /// Delete history files, unless they must be kept.
-    CollectHistory(Sender<()>),
+    DeleteHistory(Sender<()>),
 }
 
 /// Starts the thread.
@@ -128,16 +128,16 @@ pub(super) struct Writer {
     pub follower: Option<Follower>,
     pub increment: Option<Increment>,
     /// Bytes read from the log that could not be written.
-    pub left: Vec<u8>,
+    pub unwritten: Vec<u8>,
     /// The number of the rewrite whose base is being written.
     pub rewriting: Option<u64>,
     synced_at: Instant,
-    told_at: Option<Instant>,
+    error_logged_at: Option<Instant>,
     /// The timestamp to write before the next record.
     annotation: Option<i64>,
     /// Whether the last sleep was short.
     busy: bool,
-    gathering: Gathering,
+    group_commit: GroupCommit,
     pub commits: Commits,
 }
 
@@ -150,28 +150,28 @@ impl Writer {
             aof_dir: AofDir::new(core),
             follower: None,
             increment: None,
-            left: Vec::new(),
+            unwritten: Vec::new(),
             rewriting: None,
             synced_at: Instant::now(),
-            told_at: None,
+            error_logged_at: None,
             annotation: None,
             busy: false,
-            gathering: Gathering::new(),
+            group_commit: GroupCommit::new(),
             commits: Commits::default(),
         }
     }
 
     fn run(&mut self) {
         loop {
-            while self.carry_out_order() {}
-            if self.aof.holds_all() {
-                self.gathering.wait(self.aof);
-                self.gathering.begin(self.aof);
+            while self.handle_order() {}
+            if self.aof.replies_await_fsync() {
+                self.group_commit.wait(self.aof);
+                self.group_commit.begin(self.aof);
             }
             let wrote = self.write_available(u64::MAX);
             self.sync_if_due();
-            self.aof.answer_waiting(self.core);
-            let due = self.tend_journal().unwrap_or(IDLE);
+            self.aof.reply_to_waiting_clients(self.core);
+            let due = self.update_journal().unwrap_or(SLEEP_MAX);
             if wrote && self.busy && !self.aof.is_always() {
                 std::thread::sleep(PAUSE);
             } else {
@@ -184,21 +184,22 @@ impl Writer {
     fn sleep(&mut self, due: Duration) {
         let began = Instant::now();
         let timeout = self.timeout().min(due);
-        self.aof.asleep.store(true, Ordering::Relaxed);
+        self.aof.is_sleeping.store(true, Ordering::Relaxed);
         // Either the thread that extends the log sees this thread asleep, or this thread sees the extended log.
         fence(Ordering::SeqCst);
-        let has_moved = self.left.is_empty() && self.follower.as_ref().is_some_and(|follower| follower.lag() > 0);
-        if !has_moved && self.aof.orders.lock().is_empty() {
+        let has_new_records =
+            self.unwritten.is_empty() && self.follower.as_ref().is_some_and(|follower| follower.lag() > 0);
+        if !has_new_records && self.aof.orders.lock().is_empty() {
             std::thread::park_timeout(timeout);
         }
-        self.aof.asleep.store(false, Ordering::Relaxed);
+        self.aof.is_sleeping.store(false, Ordering::Relaxed);
         self.busy = began.elapsed() < SHORT_SLEEP;
     }
 
     /// The time until the next task is due, without orders.
     fn timeout(&self) -> Duration {
-        let mut timeout = self.aof.until_deadline().unwrap_or(IDLE);
-        if !self.left.is_empty() {
+        let mut timeout = self.aof.until_deadline().unwrap_or(SLEEP_MAX);
+        if !self.unwritten.is_empty() {
             timeout = timeout.min(RETRY);
         }
         if self.has_unsynced() && self.aof.policy() == AppendFsync::Everysec {
@@ -212,15 +213,15 @@ impl Writer {
     }
 
     /// Carries out the next order, if there is one.
-    fn carry_out_order(&mut self) -> bool {
+    fn handle_order(&mut self) -> bool {
         let Some(order) = self.aof.orders.lock().pop_front() else { return false };
         // The requester may be gone.
         match order {
-            Order::Look(answer) => _ = answer.send(self.aof_dir.read().map_err(|Told| Failed)),
-            Order::Load(answer) => _ = answer.send(load::load_own(self)),
-            Order::Open(answer) => _ = answer.send(self.open().map_err(|Told| Failed)),
+            Order::ReadManifest(answer) => _ = answer.send(self.aof_dir.read().map_err(|Logged| Failed)),
+            Order::Load(answer) => _ = answer.send(load::load_at_startup(self)),
+            Order::Open(answer) => _ = answer.send(self.open().map_err(|Logged| Failed)),
             Order::Reload(reload) => load::reload(self, reload),
-            Order::Begin(number, onward) => self.begin_rewrite(number, onward),
+            Order::Begin(number, next_increment) => self.begin_rewrite(number, next_increment),
             Order::Install(finished) => self.install(finished),
             Order::Abandon(number, failed, answer) => {
                 self.abandon(number, failed);
@@ -236,8 +237,8 @@ impl Writer {
                 self.close();
                 let _ = answer.send(flushed);
             }
-            Order::CollectHistory(answer) => {
-                self.aof_dir.collect();
+            Order::DeleteHistory(answer) => {
+                self.aof_dir.remove_history();
                 let _ = answer.send(());
             }
         }
@@ -246,12 +247,12 @@ impl Writer {
 
     /// Writes what the log holds before `until`, up to its end when this begins. Returns whether there was anything.
     pub fn write_available(&mut self, until: u64) -> bool {
-        if !self.left.is_empty() && !self.write_left() {
+        if !self.unwritten.is_empty() && !self.retry_write() {
             return false;
         }
-        let goal = until.min(self.core.keyspace.log.offset());
+        let target = until.min(self.core.keyspace.log.offset());
         let mut wrote = false;
-        while let Some(piece) = self.next_piece(goal) {
+        while let Some(piece) = self.next_piece(target) {
             wrote = true;
             if !self.write_piece(&piece) {
                 return false;
@@ -263,8 +264,8 @@ impl Writer {
         wrote
     }
 
-    /// The next bytes of the log before `goal`, all from the same second.
-    fn next_piece(&mut self, goal: u64) -> Option<Piece> {
+    /// The next bytes of the log before `target`, all from the same second.
+    fn next_piece(&mut self, target: u64) -> Option<Piece> {
         let follower = self.follower.as_mut()?;
         loop {
             let mark = self.aof.marks.lock().front().copied();
@@ -275,14 +276,14 @@ impl Writer {
                 self.aof.marks.lock().pop_front();
                 continue;
             }
-            let end = mark.map_or(goal, |mark| goal.min(mark.offset));
+            let end = mark.map_or(target, |mark| target.min(mark.offset));
             match follower.next(end) {
                 Ok(Some(piece)) => return Some(piece),
                 // Bytes before the mark do not belong in files.
                 Ok(None) if mark.is_some_and(|mark| mark.offset <= follower.offset()) => {}
                 Ok(None) => return None,
                 Err(_) => {
-                    self.begin_anew();
+                    self.close_and_schedule_rewrite();
                     return None;
                 }
             }
@@ -291,17 +292,17 @@ impl Writer {
 
     fn write_piece(&mut self, piece: &[u8]) -> bool {
         if let Some(second) = self.annotation.take() {
-            self.left.extend_from_slice(format!("#TS:{second}\r\n").as_bytes());
+            self.unwritten.extend_from_slice(format!("#TS:{second}\r\n").as_bytes());
         }
-        if !self.left.is_empty() {
-            self.left.extend_from_slice(piece);
-            return self.write_left();
+        if !self.unwritten.is_empty() {
+            self.unwritten.extend_from_slice(piece);
+            return self.retry_write();
         }
         let Some(written) = self.try_write(piece) else { return true };
         match written {
             Ok(()) => true,
             Err((done, error)) => {
-                self.left.extend_from_slice(&piece[done..]);
+                self.unwritten.extend_from_slice(&piece[done..]);
                 self.write_failed(done, piece.len(), &error);
                 false
             }
@@ -309,22 +310,22 @@ impl Writer {
     }
 
     /// Retries a failed write. Returns whether that succeeded.
-    fn write_left(&mut self) -> bool {
-        let mut left = std::mem::take(&mut self.left);
-        match self.try_write(&left) {
+    fn retry_write(&mut self) -> bool {
+        let mut unwritten = std::mem::take(&mut self.unwritten);
+        match self.try_write(&unwritten) {
             None | Some(Ok(())) => {
                 if self.aof.status.lock().write_error.take().is_some() {
                     logging::notice(format_args!("AOF write error looks solved. The server can write again."));
                     self.update_admission();
                 }
-                left.clear();
-                self.left = left;
+                unwritten.clear();
+                self.unwritten = unwritten;
                 true
             }
             Some(Err((done, error))) => {
-                self.write_failed(done, left.len(), &error);
-                left.drain(..done);
-                self.left = left;
+                self.write_failed(done, unwritten.len(), &error);
+                unwritten.drain(..done);
+                self.unwritten = unwritten;
                 false
             }
         }
@@ -340,15 +341,15 @@ impl Writer {
         let written = increment.write(bytes);
         self.aof.current_size.fetch_add(increment.size - size, Ordering::Relaxed);
         let is_rewriting = self.core.persistence.status().running.is_some();
-        self.aof_dir.record(if is_rewriting { "aof-write-active-child" } else { "aof-write-alone" }, began);
-        self.aof_dir.record("aof-write", began);
+        self.aof_dir.record_latency(if is_rewriting { "aof-write-active-child" } else { "aof-write-alone" }, began);
+        self.aof_dir.record_latency("aof-write", began);
         Some(written)
     }
 
     #[cold]
     fn write_failed(&mut self, done: usize, wanted: usize, error: &io::Error) {
-        if self.told_at.is_none_or(|at| at.elapsed() > TELL_PERIOD) {
-            self.told_at = Some(Instant::now());
+        if self.error_logged_at.is_none_or(|at| at.elapsed() > ERROR_LOG_PERIOD) {
+            self.error_logged_at = Some(Instant::now());
             match done {
                 0 => logging::warning(format_args!("Error writing to the AOF file: {}", reason(error))),
                 _ => logging::warning(format_args!(
@@ -359,7 +360,7 @@ impl Writer {
         }
         if self.aof.is_always() {
             // Clients have been, or will be, answered; the changes cannot be undone.
-            end_process(format_args!(
+            exit_with_error(format_args!(
                 "Can't recover from AOF write error when the AOF fsync policy is 'always'. Exiting..."
             ));
         }
@@ -370,15 +371,15 @@ impl Writer {
     /// Refuses write commands until writing succeeds again.
     fn update_admission(&self) {
         let status = self.aof.status.lock();
-        self.aof.fails.store(status.write_error.is_some(), Ordering::SeqCst);
-        let fails = status.state != State::Off && (status.write_error.is_some() || status.sync_failed);
-        self.core.admission.set(Reasons::UNWRITTEN, fails);
+        self.aof.write_fails.store(status.write_error.is_some(), Ordering::SeqCst);
+        let write_fails = status.state != State::Off && (status.write_error.is_some() || status.sync_failed);
+        self.core.admission.set(Reasons::AOF_WRITE_FAILED, write_fails);
     }
 
     fn sync_if_due(&mut self) {
         let policy = self.aof.policy();
         if policy != AppendFsync::Always {
-            self.wake_holders();
+            self.wake_waiting_workers();
         }
         let is_due = match policy {
             AppendFsync::Always => true,
@@ -388,15 +389,15 @@ impl Writer {
         if !is_due || self.increment.is_none() {
             return;
         }
-        let spared =
+        let skips_sync =
             self.core.config.read(NO_APPENDFSYNC_ON_REWRITE) && self.core.persistence.status().running.is_some();
-        if spared {
-            if self.left.is_empty()
+        if skips_sync {
+            if self.unwritten.is_empty()
                 && let Some(follower) = &self.follower
             {
                 self.aof.released.store(follower.offset(), Ordering::SeqCst);
             }
-            return self.wake_holders();
+            return self.wake_waiting_workers();
         }
         if self.has_unsynced() {
             self.sync(policy);
@@ -417,8 +418,8 @@ impl Writer {
         self.aof.sync_pending.store(false, Ordering::Relaxed);
         self.synced_at = began;
         if policy == AppendFsync::Always {
-            self.aof_dir.record("aof-fsync-always", began);
-            self.gathering.end(self.aof, began.elapsed());
+            self.aof_dir.record_latency("aof-fsync-always", began);
+            self.group_commit.end(self.aof, began.elapsed());
         } else if began.elapsed() > SYNC_DELAY {
             self.aof.delayed_syncs.fetch_add(1, Ordering::Relaxed);
             logging::notice(format_args!(
@@ -430,24 +431,24 @@ impl Writer {
 
     /// Waits until the written bytes are durable. With `always` an error ends the process, whatever the reason of this
     /// sync: the kernel reports a lost write only once, and the next sync may succeed without it.
-    pub fn sync_increment(&mut self) -> Result<(), Told> {
-        self.end_if_lost();
+    pub fn sync_increment(&mut self) -> Result<(), Logged> {
+        self.exit_if_sync_failed();
         let has_unsynced = self.has_unsynced();
         let Some(increment) = &mut self.increment else { return Ok(()) };
         let synced = match increment.file.sync_data() {
             Ok(()) => {
                 increment.synced = increment.size;
-                self.note_synced();
+                self.clear_journal_frames();
                 Ok(())
             }
             Err(error) if (has_unsynced || increment.is_journaled) && self.aof.is_always() => {
-                self.note_sync_failed();
-                end_process(format_args!(
+                self.force_journal_recovery();
+                exit_with_error(format_args!(
                     "Can't persist AOF for fsync error when the AOF fsync policy is 'always': {}. Exiting...",
                     reason(&error)
                 ))
             }
-            Err(error) => Err(tell(format_args!("Fail to fsync the AOF file: {}", reason(&error)))),
+            Err(error) => Err(log_error(format_args!("Fail to fsync the AOF file: {}", reason(&error)))),
         };
         let failed = self.has_unsynced();
         let before = std::mem::replace(&mut self.aof.status.lock().sync_failed, failed);
@@ -459,19 +460,19 @@ impl Writer {
 
     /// Publishes that everything read from the log is durable.
     pub fn publish_synced(&mut self) {
-        let Some(follower) = self.follower.as_ref().filter(|_| self.left.is_empty()) else { return };
+        let Some(follower) = self.follower.as_ref().filter(|_| self.unwritten.is_empty()) else { return };
         let offset = follower.offset();
         if self.aof.status.lock().state == State::On {
             self.aof.synced.store(offset, Ordering::SeqCst);
         }
         self.aof.released.store(offset, Ordering::SeqCst);
-        self.wake_holders();
+        self.wake_waiting_workers();
     }
 
-    /// Wakes the workers with held replies.
-    fn wake_holders(&self) {
-        for (worker, holds) in self.aof.holders.iter().enumerate() {
-            if holds.load(Ordering::SeqCst) && holds.swap(false, Ordering::SeqCst) {
+    /// Wakes the workers with withheld replies.
+    fn wake_waiting_workers(&self) {
+        for (worker, is_waiting) in self.aof.waiting_workers.iter().enumerate() {
+            if is_waiting.load(Ordering::SeqCst) && is_waiting.swap(false, Ordering::SeqCst) {
                 self.core.wake(worker);
             }
         }
@@ -486,9 +487,9 @@ impl Writer {
         if self.sync_increment().is_err() {
             return false;
         }
-        self.give_up_journal();
+        self.close_journal();
         self.publish_synced();
-        self.left.is_empty()
+        self.unwritten.is_empty()
     }
 
     /// Starts writing what this follower reads.
@@ -498,28 +499,28 @@ impl Writer {
         self.aof.released.store(offset, Ordering::SeqCst);
         self.aof.marks.lock().clear();
         (self.follower, self.increment) = (Some(follower), Some(increment));
-        self.left.clear();
+        self.unwritten.clear();
         self.synced_at = Instant::now();
-        self.aof.follows.store(true, Ordering::SeqCst);
+        self.aof.follows_log.store(true, Ordering::SeqCst);
     }
 
     /// Another history with other data has begun: the files belong to the old one until a base of the new one is
     /// installed.
     #[cold]
-    pub fn begin_anew(&mut self) {
+    pub fn close_and_schedule_rewrite(&mut self) {
         self.close();
         let mut status = self.aof.status.lock();
-        (status.state, status.scheduled) = (State::Waiting, true);
+        (status.state, status.scheduled) = (State::WaitRewrite, true);
     }
 
     /// Stops writing.
     pub fn close(&mut self) {
-        if self.aof.status.lock().state == State::Waiting && self.increment.is_some() {
+        if self.aof.status.lock().state == State::WaitRewrite && self.increment.is_some() {
             self.aof_dir.remove_temporary();
         }
-        self.aof.follows.store(false, Ordering::SeqCst);
+        self.aof.follows_log.store(false, Ordering::SeqCst);
         (self.follower, self.increment, self.rewriting) = (None, None, None);
-        self.left.clear();
+        self.unwritten.clear();
         self.annotation = None;
         self.aof.marks.lock().clear();
         self.aof.synced.store(0, Ordering::SeqCst);
@@ -527,12 +528,12 @@ impl Writer {
         (status.write_error, status.sync_failed) = (None, false);
         drop(status);
         self.update_admission();
-        self.wake_holders();
+        self.wake_waiting_workers();
     }
 }
 
 /// Ends the process at once: to continue would break the durability guarantee.
-pub(super) fn end_process(why: std::fmt::Arguments<'_>) -> ! {
+pub(super) fn exit_with_error(why: std::fmt::Arguments<'_>) -> ! {
     logging::warning(why);
     logging::stop();
     std::process::exit(1)

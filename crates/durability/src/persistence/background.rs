@@ -2,8 +2,8 @@
 
 use super::Persistence;
 use super::file::{self, DumpFile, SaveError};
-use super::form::Form;
-use super::save::Place;
+use super::format::Format;
+use super::save::DumpLocation;
 use super::snapshots::{self, Busy, Destination, Purpose, Request};
 use crate::DurableCore;
 use kvick_config::tables::logging::LATENCY_MONITOR_THRESHOLD;
@@ -16,7 +16,7 @@ use std::time::Instant;
 /// Begins a background save of the data set as it is now.
 pub fn begin(core: &'static DurableCore, global: &mut Locked) -> Result<(), Busy> {
     let destinations: Vec<Box<dyn Destination>> = vec![Box::new(SavedFile::new(core))];
-    snapshots::begin(core, global, Request { purpose: Purpose::Save, form: Form::dump(core), destinations })?;
+    snapshots::begin(core, global, Request { purpose: Purpose::Save, format: Format::dump(core), destinations })?;
     logging::notice(format_args!("Background saving started by pid {}", std::process::id()));
     Ok(())
 }
@@ -48,26 +48,26 @@ pub fn cancel(persistence: &Persistence) -> bool {
 /// The dump's file, written in the background.
 pub struct SavedFile {
     core: &'static DurableCore,
-    place: Place,
+    location: DumpLocation,
     file: Option<DumpFile>,
 }
 
 impl SavedFile {
     /// A file that is not written yet.
     pub fn new(core: &'static DurableCore) -> SavedFile {
-        SavedFile { core, place: Place::new(core), file: None }
+        SavedFile { core, location: DumpLocation::new(core), file: None }
     }
 
     /// Its final path.
     pub fn path(&self) -> &Path {
-        &self.place.path
+        &self.location.path
     }
 }
 
 impl Destination for SavedFile {
     fn open(&mut self) -> Result<(), SaveError> {
         let name = format!("temp-bg-{}.rdb", std::process::id());
-        self.file = Some(self.place.create(self.core, &name)?);
+        self.file = Some(self.location.create(self.core, &name)?);
         Ok(())
     }
 
@@ -76,9 +76,9 @@ impl Destination for SavedFile {
     }
 
     fn finish(self: Box<Self>, outcome: Result<(), SaveError>) -> Result<(), SaveError> {
-        let SavedFile { core, place, file } = *self;
+        let SavedFile { core, location, file } = *self;
         match (outcome, file) {
-            (Ok(()), Some(file)) => install(core, &place, file).inspect_err(file::report),
+            (Ok(()), Some(file)) => install(core, &location, file).inspect_err(file::log_save_error),
             (Err(SaveError::Cancelled), file) => {
                 let began = Instant::now();
                 drop(file);
@@ -86,23 +86,23 @@ impl Destination for SavedFile {
                 core.latency.record("rdb-unlink-temp-file", ms, core.config.read(LATENCY_MONITOR_THRESHOLD));
                 Err(SaveError::Cancelled)
             }
-            (outcome, _) => outcome.inspect_err(file::report),
+            (outcome, _) => outcome.inspect_err(file::log_save_error),
         }
     }
 }
 
 /// Renames a complete dump into place.
-fn install(core: &'static DurableCore, place: &Place, file: DumpFile) -> Result<(), SaveError> {
+fn install(core: &'static DurableCore, location: &DumpLocation, file: DumpFile) -> Result<(), SaveError> {
     file.sync()?;
-    file.let_go_of_cache();
+    file.drop_page_cache();
     // This excludes a concurrent cancellation: otherwise the older file could replace the newer one.
     let status = core.persistence.status.lock();
     if status.running.as_ref().is_none_or(|running| running.snapshot.is_cancelled()) {
         return Err(SaveError::Cancelled);
     }
-    file.install(&place.path)?;
+    file.install(&location.path)?;
     drop(status);
-    file::sync_directory(&place.folder)?;
+    file::sync_directory(&location.folder)?;
     logging::notice(format_args!("DB saved on disk"));
     Ok(())
 }

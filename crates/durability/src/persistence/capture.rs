@@ -7,7 +7,7 @@
 //! other collections, captured meanwhile because they are about to change, wait in separate buffers.
 
 use super::file::{Inexpressible, SaveError, write_error};
-use super::form::{Form, Gradual, Kind, Output};
+use super::format::{Format, Gradual, Kind, Output};
 use kvick_store::Entry;
 use kvick_store::snapshot::capture::Sink;
 use kvick_store::snapshot::pieces::{Piece, PieceSink};
@@ -31,7 +31,7 @@ const MEMORY_SAMPLES: usize = 1;
 
 thread_local! {
     /// Whether this is the snapshot thread.
-    pub(super) static WALKS: Cell<bool> = const { Cell::new(false) };
+    pub(super) static IS_SNAPSHOT_THREAD: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Progress of a snapshot.
@@ -121,7 +121,7 @@ impl PieceSink for Pieces {
         let Some(gradual) = &mut self.gradual else { return };
         let before = self.bytes.len();
         gradual.piece(&mut self.bytes, piece);
-        if !WALKS.get() {
+        if !IS_SNAPSHOT_THREAD.get() {
             self.changed += (self.bytes.len() - before) as u64;
         }
         if self.bytes.len() >= PIECES_BYTES {
@@ -154,18 +154,18 @@ impl PieceSink for Pieces {
 
 impl Drop for Pieces {
     fn drop(&mut self) {
-        self.captured.unwritten.fetch_sub(len_of(&self.full), Ordering::Relaxed);
+        self.captured.unwritten.fetch_sub(total_len(&self.full), Ordering::Relaxed);
     }
 }
 
-fn len_of(chunks: &[Chunk]) -> usize {
+fn total_len(chunks: &[Chunk]) -> usize {
     chunks.iter().map(|(_, bytes)| bytes.len()).sum()
 }
 
 /// What the walk hands entries to.
-pub(super) struct Handle(pub Arc<Captured>);
+pub(super) struct CaptureSink(pub Arc<Captured>);
 
-impl Sink for Handle {
+impl Sink for CaptureSink {
     fn capture(&self, number: usize, entry: Entry<'_>) {
         self.0.capture(number, entry);
     }
@@ -176,15 +176,15 @@ impl Sink for Handle {
 }
 
 impl Captured {
-    pub fn new(form: &Form, progress: Arc<Progress>, unwritten: &'static AtomicUsize) -> Self {
-        let slot = || Mutex::new(Slot { kind: form.kind().clone(), last: Buffer::default(), full: Vec::new() });
+    pub fn new(format: &Format, progress: Arc<Progress>, unwritten: &'static AtomicUsize) -> Self {
+        let slot = || Mutex::new(Slot { kind: format.kind().clone(), last: Buffer::default(), full: Vec::new() });
         Captured {
             large: Mutex::default(),
             large_count: AtomicU64::new(0),
             slots: (0..=WORKER_SLOTS).map(|_| slot()).collect(),
             progress,
             unwritten,
-            has_keys: form.has_keys(),
+            has_keys: format.has_keys(),
             inexpressible: OnceLock::new(),
         }
     }
@@ -193,15 +193,15 @@ impl Captured {
         if !self.has_keys {
             return;
         }
-        let walks = WALKS.get();
-        let mut slot = self.slot(walks);
+        let is_snapshot_thread = IS_SNAPSHOT_THREAD.get();
+        let mut slot = self.slot(is_snapshot_thread);
         match slot.append(number, entry) {
             Ok(bytes) => _ = self.unwritten.fetch_add(bytes, Ordering::Relaxed),
             Err(what) => _ = self.inexpressible.get_or_init(|| what),
         }
         drop(slot);
         self.progress.keys.fetch_add(1, Ordering::Relaxed);
-        if !walks {
+        if !is_snapshot_thread {
             self.progress.captured_bytes.fetch_add(entry.memory(MEMORY_SAMPLES) as u64, Ordering::Relaxed);
         }
     }
@@ -213,7 +213,7 @@ impl Captured {
         }
         self.progress.keys.fetch_add(1, Ordering::Relaxed);
         let mut bytes = Vec::new();
-        let begun = self.slot(WALKS.get()).kind.begin(&mut bytes, number, entry);
+        let begun = self.slot(IS_SNAPSHOT_THREAD.get()).kind.begin(&mut bytes, number, entry);
         match begun {
             Ok(gradual) => Some(Pieces {
                 captured: self.clone(),
@@ -232,8 +232,8 @@ impl Captured {
     }
 
     /// A buffer for this thread.
-    fn slot(&self, walks: bool) -> MutexGuard<'_, Slot> {
-        if walks {
+    fn slot(&self, is_snapshot_thread: bool) -> MutexGuard<'_, Slot> {
+        if is_snapshot_thread {
             return self.slots[0].lock();
         }
         let free = self.slots[1..].iter().find_map(|slot| slot.try_lock());
@@ -251,7 +251,7 @@ impl Captured {
             chunks.append(&mut large.complete);
         }
         drop(large);
-        let mut left = len_of(&chunks);
+        let mut left = total_len(&chunks);
         let written = chunks.into_iter().try_for_each(|(number, bytes)| {
             left -= bytes.len();
             self.unwritten.fetch_sub(bytes.len(), Ordering::Relaxed);
@@ -297,7 +297,7 @@ impl Drop for Captured {
     fn drop(&mut self) {
         let in_slots: usize = self.slots.iter_mut().map(|slot| slot.get_mut().len()).sum();
         let large = self.large.get_mut();
-        let left = in_slots + len_of(&large.next) + len_of(&large.complete);
+        let left = in_slots + total_len(&large.next) + total_len(&large.complete);
         self.unwritten.fetch_sub(left, Ordering::Relaxed);
     }
 }

@@ -5,9 +5,9 @@ use kvick_config::Key;
 use std::time::{Duration, Instant};
 
 /// How often a wait checks whether to continue.
-const SLICE: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Shorter delays are accumulated, since sleeps are not that short.
-const DUE: Duration = Duration::from_micros(200);
+const SLEEP_MIN: Duration = Duration::from_micros(200);
 
 /// A delay per key, from a setting. A positive value is microseconds per key; a negative one, keys per microsecond.
 pub struct Delay {
@@ -17,25 +17,25 @@ pub struct Delay {
     /// than processing the key.
     value: i32,
     generation: u64,
-    owed_ns: u64,
+    pending_ns: u64,
 }
 
 impl Delay {
     /// The delay that this setting asks for.
     pub fn new(core: &'static DurableCore, setting: Key<i32>) -> Self {
         let generation = core.config_generation();
-        Delay { core, setting, value: core.config.read(setting), generation, owed_ns: 0 }
+        Delay { core, setting, value: core.config.read(setting), generation, pending_ns: 0 }
     }
 
-    /// Counts `keys` more keys: waits when the accumulated delay is long enough, until the setting is 0 or `give_up`
-    /// returns true.
+    /// Counts `keys` more keys: waits when the accumulated delay is long enough, until the setting is 0 or
+    /// `is_cancelled` returns true.
     #[inline]
-    pub fn after(&mut self, keys: u64, give_up: impl Fn() -> bool) {
+    pub fn after(&mut self, keys: u64, is_cancelled: impl Fn() -> bool) {
         let setting = self.setting();
         if setting != 0 {
-            self.owed_ns = self.owed_ns.saturating_add(keys.saturating_mul(of_each_ns(setting)));
-            if Duration::from_nanos(self.owed_ns) >= DUE {
-                self.wait(give_up);
+            self.pending_ns = self.pending_ns.saturating_add(keys.saturating_mul(per_key_ns(setting)));
+            if Duration::from_nanos(self.pending_ns) >= SLEEP_MIN {
+                self.wait(is_cancelled);
             }
         }
     }
@@ -49,18 +49,18 @@ impl Delay {
     }
 
     #[cold]
-    fn wait(&mut self, give_up: impl Fn() -> bool) {
+    fn wait(&mut self, is_cancelled: impl Fn() -> bool) {
         let began = Instant::now();
-        while self.setting() != 0 && !give_up() {
-            let Some(left) = Duration::from_nanos(self.owed_ns).checked_sub(began.elapsed()) else { break };
-            std::thread::sleep(left.min(SLICE));
+        while self.setting() != 0 && !is_cancelled() {
+            let Some(left) = Duration::from_nanos(self.pending_ns).checked_sub(began.elapsed()) else { break };
+            std::thread::sleep(left.min(POLL_INTERVAL));
         }
-        self.owed_ns = 0;
+        self.pending_ns = 0;
     }
 }
 
 /// Nanoseconds for each key.
-fn of_each_ns(setting: i32) -> u64 {
+fn per_key_ns(setting: i32) -> u64 {
     match u64::try_from(setting) {
         Ok(us) => us * 1000,
         Err(_) => 1000 / u64::from(setting.unsigned_abs()),
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_setting_is_microseconds_or_keys_for_one() {
-        assert_eq!([3, 0, -1, -10, i32::MIN].map(of_each_ns), [3000, 0, 1000, 100, 0]);
+    fn setting_is_microseconds_per_key_or_keys_per_microsecond() {
+        assert_eq!([3, 0, -1, -10, i32::MIN].map(per_key_ns), [3000, 0, 1000, 100, 0]);
     }
 }

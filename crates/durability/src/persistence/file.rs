@@ -51,7 +51,7 @@ pub struct Inexpressible {
 
 impl SaveError {
     /// The same for another destination: an I/O error of one file is only a cancellation for others.
-    pub(super) fn again(&self) -> SaveError {
+    pub(super) fn for_other_destination(&self) -> SaveError {
         match self {
             SaveError::Inexpressible(what) => SaveError::Inexpressible(what.clone()),
             _ => SaveError::Cancelled,
@@ -107,15 +107,15 @@ impl fmt::Display for SaveError {
 
 /// The files that are being written.
 #[derive(Default)]
-pub struct Temporary(Mutex<Vec<PathBuf>>);
+pub struct TemporaryFiles(Mutex<Vec<PathBuf>>);
 
-impl Temporary {
+impl TemporaryFiles {
     /// Creates a file of this name in a directory.
     pub fn create(&'static self, folder: &Path, name: &str, sync_often: bool) -> Result<DumpFile, SaveError> {
         let path = folder.join(name);
         // Listed first, so that a concurrent removal of all files finds it.
         self.0.lock().push(path.clone());
-        let sync = sync_often.then(Syncing::default);
+        let sync = sync_often.then(IncrementalSync::default);
         match File::create(&path) {
             Ok(file) => Ok(DumpFile { file, path, list: self, sync }),
             Err(error) => {
@@ -146,13 +146,13 @@ impl Temporary {
 pub struct DumpFile {
     file: File,
     path: PathBuf,
-    list: &'static Temporary,
-    sync: Option<Syncing>,
+    list: &'static TemporaryFiles,
+    sync: Option<IncrementalSync>,
 }
 
 /// The offset up to which the file was sent to the disk.
 #[derive(Default)]
-struct Syncing {
+struct IncrementalSync {
     written: u64,
     begun: u64,
     done: u64,
@@ -181,7 +181,7 @@ impl DumpFile {
     }
 
     /// Advises the kernel to drop the file from the page cache.
-    pub fn let_go_of_cache(&self) {
+    pub fn drop_page_cache(&self) {
         // SAFETY: the descriptor is open; the call gives advice and touches no memory of ours.
         unsafe { libc::posix_fadvise(self.file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
     }
@@ -196,7 +196,7 @@ impl Write for DumpFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.file.write(bytes)?;
         if let Some(sync) = &mut self.sync {
-            sync.wrote(&self.file, written as u64)?;
+            sync.after_write(&self.file, written as u64)?;
         }
         Ok(written)
     }
@@ -206,10 +206,10 @@ impl Write for DumpFile {
     }
 }
 
-impl Syncing {
+impl IncrementalSync {
     /// Starts writeback of the last bytes, and waits for the previous ones: the final sync is short, and the system
     /// never has much to write at once.
-    fn wrote(&mut self, file: &File, bytes: u64) -> io::Result<()> {
+    fn after_write(&mut self, file: &File, bytes: u64) -> io::Result<()> {
         self.written += bytes;
         if self.written - self.begun < SYNC_BYTES {
             return Ok(());
@@ -239,7 +239,7 @@ impl Drop for DumpFile {
 }
 
 /// Logs why a dump was not written.
-pub fn report(error: &SaveError) {
+pub fn log_save_error(error: &SaveError) {
     logging::warning(format_args!("{error}"));
 }
 
@@ -247,12 +247,12 @@ pub fn report(error: &SaveError) {
 mod tests {
     use super::*;
 
-    fn list() -> &'static Temporary {
+    fn list() -> &'static TemporaryFiles {
         Box::leak(Box::default())
     }
 
     #[test]
-    fn the_old_file_stays_until_the_new_one_is_complete() {
+    fn old_file_is_replaced_only_by_a_complete_one() {
         let folder = tempfile::tempdir().unwrap();
         let place = folder.path().join("dump.rdb");
         std::fs::write(&place, "old").unwrap();
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn an_incomplete_file_goes_away() {
+    fn incomplete_file_is_deleted() {
         let folder = tempfile::tempdir().unwrap();
         let files = || std::fs::read_dir(folder.path()).unwrap().count();
         let list = list();
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_cannot_be_taken_is_an_error() {
+    fn failed_rename_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let place = folder.path().join("dump.rdb");
         std::fs::create_dir(&place).unwrap();

@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Instant;
 
 /// Keys without a value are named in the log up to this many.
-const EMPTY_KEYS_NAMED: u64 = 10;
+const EMPTY_KEYS_LOGGED_MAX: u64 = 10;
 
 /// Progress of a load, and the results of the last one.
 #[derive(Default)]
@@ -174,16 +174,19 @@ pub struct Reload {
 
 /// Loads the dump at startup, on the snapshot thread; `None` if no file exists. Workers may be running, but must not
 /// access the data meanwhile: see [`Reasons::LOADING`](kvick_core::admission::Reasons::LOADING).
-pub(super) fn load_own(core: &'static DurableCore, participant: Participant) -> Result<Option<Report>, LoadError> {
+pub(super) fn load_at_startup(
+    core: &'static DurableCore,
+    participant: Participant,
+) -> Result<Option<Report>, LoadError> {
     let began = Instant::now();
     let Some(file) = open(&core.config.values())? else { return Ok(None) };
     core.persistence.loading.begin(file.metadata().map_or(0, |metadata| metadata.len()));
     let mut loader = Loader::new(core, Locking::Keys(participant), Reload { merge: false, flush: false });
     // On a replica only the primary decides about expiry.
-    (loader.resumes, loader.keeps_expired) = (true, core.config.read(REPLICAOF).is_some());
+    (loader.resumes_history, loader.keep_expired) = (true, core.config.read(REPLICAOF).is_some());
     let FinishedLoad { report, .. } = loader.run(file).inspect_err(|error| {
         if error.is_damage() {
-            examine(core)
+            log_file_check(core)
         }
     })?;
     report.log();
@@ -210,7 +213,7 @@ pub fn load_base(
     before: u64,
 ) -> Result<FinishedLoad<impl Read>, LoadError> {
     let mut loader = Loader::new(core, Locking::Keys(participant), Reload { merge: false, flush: false });
-    (loader.before, loader.keeps_expired) = (before, true);
+    (loader.before, loader.keep_expired) = (before, true);
     let loading = loader.run(file)?;
     loading.report.log();
     Ok(loading)
@@ -223,7 +226,7 @@ pub fn reload(core: &'static DurableCore, global: &mut Locked, how: Reload) -> R
         core.persistence.loading.begin(file.metadata().map_or(0, |metadata| metadata.len()));
         let mut loader = Loader::new(core, Locking::Global(global), how);
         // They existed before, so their deletion must be propagated to replicas and the append-only file.
-        loader.keeps_expired = true;
+        loader.keep_expired = true;
         let FinishedLoad { report, .. } = loader.run(file)?;
         report.log();
         Ok(Some(report))
@@ -238,7 +241,7 @@ pub struct Received<'a, R> {
     /// Bytes that it has; 0 when that is not known.
     pub bytes: u64,
     /// Called repeatedly, to send keepalives to the primary; returns whether to continue.
-    pub alive: Box<dyn FnMut() -> bool + 'a>,
+    pub keepalive: Box<dyn FnMut() -> bool + 'a>,
     /// Drops the present data once the dump's version is known to be supported; the dump then replaces it. Without it,
     /// the dump is loaded into the staging databases, and the caller loads the function libraries.
     pub flush: Option<Box<dyn FnOnce() + 'a>>,
@@ -250,11 +253,11 @@ pub fn load_received<R: Read>(
     participant: Participant,
     received: Received<'_, R>,
 ) -> Result<FinishedLoad<impl Read>, LoadError> {
-    let Received { input, bytes, alive, flush } = received;
+    let Received { input, bytes, keepalive, flush } = received;
     core.persistence.loading.begin(bytes);
     let in_place = flush.is_some();
     let mut loader = Loader::new(core, Locking::Keys(participant), Reload { merge: false, flush: in_place });
-    (loader.alive, loader.flush, loader.keeps_expired) = (Some(alive), flush, true);
+    (loader.keepalive, loader.flush, loader.keep_expired) = (Some(keepalive), flush, true);
     loader.into_staging = !in_place;
     let loading = loader.run(input)?;
     loading.report.log();
@@ -262,24 +265,24 @@ pub fn load_received<R: Read>(
 }
 
 /// Whether a dump exists, or something in its place that cannot be examined.
-pub fn is_there(values: &Values) -> bool {
+pub fn dump_exists(values: &Values) -> bool {
     let found = std::fs::metadata(values.read(DIR).resolve(&values.read(DBFILENAME)));
     !matches!(found, Err(error) if error.kind() == io::ErrorKind::NotFound)
 }
 
 /// Logs the result of a check of a dump that cannot be loaded.
-fn examine(core: &DurableCore) {
+fn log_file_check(core: &DurableCore) {
     let values = core.config.values();
     let options = CheckOptions {
         path: values.read(DIR).resolve(&values.read(DBFILENAME)),
         hide_user_data: values.read(HIDE_USER_DATA_FROM_LOG),
         ..CheckOptions::default()
     };
-    let mut told = Vec::new();
-    if let Err(error) = check_file(&options, &mut told) {
+    let mut output = Vec::new();
+    if let Err(error) = check_file(&options, &mut output) {
         logging::warning(format_args!("The RDB file could not be checked: {error}"));
     }
-    logging::raw(LogLevel::Warning, &String::from_utf8_lossy(&told));
+    logging::raw(LogLevel::Warning, &String::from_utf8_lossy(&output));
     logging::warning(format_args!("Terminating server after rdb file reading failure."));
 }
 
@@ -342,14 +345,14 @@ struct Pending {
 /// One load.
 struct Loader<'a> {
     core: &'static DurableCore,
-    place: Place<'a>,
+    inserter: Inserter<'a>,
     how: Reload,
     /// Whether expired keys are loaded.
-    keeps_expired: bool,
+    keep_expired: bool,
     /// Whether the server continues the dump's history.
-    resumes: bool,
+    resumes_history: bool,
     /// Whether deletions of skipped keys are replicated.
-    feeds: bool,
+    propagates_deletions: bool,
     /// Bytes of what was loaded before the file.
     before: u64,
     now_ms: i64,
@@ -361,7 +364,7 @@ struct Loader<'a> {
     report: Report,
     delay: Delay,
     /// Called as the dump is read; returns whether to continue.
-    alive: Option<Box<dyn FnMut() -> bool + 'a>>,
+    keepalive: Option<Box<dyn FnMut() -> bool + 'a>>,
     /// Drops the present data, if required.
     flush: Option<Box<dyn FnOnce() + 'a>>,
     /// Whether keys go to the staging databases, and functions to the report.
@@ -369,7 +372,7 @@ struct Loader<'a> {
 }
 
 /// Where keys go.
-struct Place<'a> {
+struct Inserter<'a> {
     keyspace: &'static Keyspace,
     locking: Locking<'a>,
     access: Access,
@@ -383,14 +386,14 @@ impl<'a> Loader<'a> {
         let (values, now_ms) = (core.config.values(), clock::unix_ms());
         let access = super::access(&values, now_ms);
         let (counters, effects) = Default::default();
-        let place = Place { keyspace: core.keyspace, locking, access, now_ms, counters, effects };
+        let inserter = Inserter { keyspace: core.keyspace, locking, access, now_ms, counters, effects };
         Loader {
             core,
-            place,
+            inserter,
             how,
-            keeps_expired: false,
-            resumes: false,
-            feeds: false,
+            keep_expired: false,
+            resumes_history: false,
+            propagates_deletions: false,
             before: 0,
             now_ms,
             database: 0,
@@ -398,7 +401,7 @@ impl<'a> Loader<'a> {
             names: Vec::with_capacity(BATCH),
             report: Report::default(),
             delay: Delay::new(core, KEY_LOAD_DELAY),
-            alive: None,
+            keepalive: None,
             flush: None,
             into_staging: false,
         }
@@ -413,39 +416,39 @@ impl<'a> Loader<'a> {
     /// Loads everything.
     fn run<R: Read>(mut self, input: R) -> Result<FinishedLoad<impl Read>, LoadError> {
         let (core, before) = (self.core, self.before);
-        let mut alive = self.alive.take();
+        let mut keepalive = self.keepalive.take();
         let progress = move |offset| {
-            let goes_on = alive.as_mut().is_none_or(|alive| alive());
+            let keeps_going = keepalive.as_mut().is_none_or(|keepalive| keepalive());
             core.persistence.loading.loaded_bytes.store(before + offset, Ordering::Relaxed);
-            if core.is_ending() || !goes_on { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            if core.is_shutting_down() || !keeps_going { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
-        let options = read_options(core, (!self.keeps_expired).then_some(self.now_ms));
+        let options = read_options(core, (!self.keep_expired).then_some(self.now_ms));
         let mut reader = Reader::with_progress(input, options, Box::new(progress))?;
         if self.how.flush {
             logging::notice(format_args!("RDB signature and version check passed. Flushing old data"));
             match self.flush.take() {
                 Some(flush) => flush(),
-                None => self.place.flush(),
+                None => self.inserter.flush(),
             }
         }
         let mut functions = Vec::new();
         while let Some(event) = reader.next_event()? {
             match event {
-                Event::Entry(record) => self.enter(record, reader.key(), reader.offset())?,
-                Event::Aux { name, value } => self.note(&name, &value),
+                Event::Entry(record) => self.queue_key(record, reader.key(), reader.offset())?,
+                Event::Aux { name, value } => self.handle_aux(&name, &value),
                 Event::SelectDb(number) if number >= core.keyspace.databases() as u64 => {
                     let databases = core.keyspace.databases();
                     return Err(LoadError::Database { databases, offset: reader.offset() });
                 }
                 Event::SelectDb(number) => {
-                    self.go_on_with_history();
-                    self.enter_pending()?;
+                    self.resume_dump_history();
+                    self.insert_pending()?;
                     self.database = number;
                 }
                 // The claimed size is trusted only up to the file's length.
                 Event::ResizeDb { keys, .. } => {
                     let keys = keys.min(core.persistence.loading.total_bytes.load(Ordering::Relaxed) / KEY_BYTES_MIN);
-                    self.place.reserve(self.destination(self.database), keys as usize);
+                    self.inserter.reserve(self.destination(self.database), keys as usize);
                 }
                 Event::Function(source) => functions.push(source),
                 Event::End(Checksum::Absent) => {
@@ -454,8 +457,8 @@ impl<'a> Loader<'a> {
                 Event::SlotInfo { .. } | Event::SlotImport { .. } | Event::ModuleAux(_) | Event::End(_) => {}
             }
         }
-        self.go_on_with_history();
-        self.enter_pending()?;
+        self.resume_dump_history();
+        self.insert_pending()?;
         if self.into_staging {
             self.report.functions = functions;
         } else {
@@ -478,8 +481,8 @@ impl<'a> Loader<'a> {
 
     /// Continues the dump's history, before the first key is loaded: deletions of skipped keys come after the dump's
     /// offset.
-    fn go_on_with_history(&mut self) {
-        if !std::mem::take(&mut self.resumes) {
+    fn resume_dump_history(&mut self) {
+        if !std::mem::take(&mut self.resumes_history) {
             return;
         }
         let Replication { id: Some(id), offset: Some(offset), database } = &self.report.replication else { return };
@@ -489,12 +492,12 @@ impl<'a> Loader<'a> {
             let database = database.and_then(|number| usize::try_from(number).ok());
             let database = database.filter(|number| *number < self.core.keyspace.databases());
             self.core.replication_view().resume_history(id, offset, database.unwrap_or(0));
-            self.feeds = !self.keeps_expired;
+            self.propagates_deletions = !self.keep_expired;
         }
     }
 
     /// Replicates the deletion of a skipped, expired key.
-    fn feed_deletion(&self, key: &[u8]) {
+    fn propagate_deletion(&self, key: &[u8]) {
         let mut record = Vec::new();
         encode(&mut record, [&b"DEL"[..], key].into_iter());
         let database = self.database as usize;
@@ -509,24 +512,24 @@ impl<'a> Loader<'a> {
     }
 
     /// Queues a key for insertion, unless it has expired or has no value.
-    fn enter(&mut self, record: ReadRecord, key: &[u8], offset: u64) -> Result<(), LoadError> {
+    fn queue_key(&mut self, record: ReadRecord, key: &[u8], offset: u64) -> Result<(), LoadError> {
         let loading = &self.core.persistence.loading;
         match record.value {
             Loaded::Empty => {
                 self.report.empty += 1;
-                if self.report.empty <= EMPTY_KEYS_NAMED {
-                    self.name_empty(key);
+                if self.report.empty <= EMPTY_KEYS_LOGGED_MAX {
+                    self.log_empty_key(key);
                 }
             }
             Loaded::Expired => self.report.all_fields_expired += 1,
             Loaded::Module(module) => {
                 return Err(kvick_rdb::Error { offset, kind: ErrorKind::Module(module) }.into());
             }
-            Loaded::Value(_) if !self.keeps_expired && record.expiry_ms.is_some_and(|at| at < self.now_ms) => {
+            Loaded::Value(_) if !self.keep_expired && record.expiry_ms.is_some_and(|at| at < self.now_ms) => {
                 self.report.expired += 1;
                 loading.expired.store(self.report.expired, Ordering::Relaxed);
-                if self.feeds {
-                    self.feed_deletion(key);
+                if self.propagates_deletions {
+                    self.propagate_deletion(key);
                 }
             }
             Loaded::Value(value) => {
@@ -535,21 +538,21 @@ impl<'a> Loader<'a> {
                 let (expiry_ms, usage) = (record.expiry_ms, record.usage);
                 self.pending.push(Pending { key: name, value, expiry_ms, usage, offset });
                 if self.pending.len() == BATCH {
-                    self.enter_pending()?;
+                    self.insert_pending()?;
                 }
             }
         }
         let core = self.core;
-        self.delay.after(1, || core.is_ending());
+        self.delay.after(1, || core.is_shutting_down());
         Ok(())
     }
 
     /// Inserts the queued keys.
-    fn enter_pending(&mut self) -> Result<(), LoadError> {
+    fn insert_pending(&mut self) -> Result<(), LoadError> {
         let number = self.destination(self.database);
         let entered = self.pending.len() as u64;
         if let Err(Pending { key, offset, .. }) =
-            self.place.put_all(number, &mut self.pending, &mut self.names, self.how.merge)
+            self.inserter.insert_all(number, &mut self.pending, &mut self.names, self.how.merge)
         {
             let shown = !self.core.config.read(HIDE_USER_DATA_FROM_LOG);
             return Err(LoadError::Duplicate { database: self.database, key: shown.then_some(key), offset });
@@ -559,7 +562,7 @@ impl<'a> Loader<'a> {
         Ok(())
     }
 
-    fn name_empty(&self, key: &[u8]) {
+    fn log_empty_key(&self, key: &[u8]) {
         if self.core.config.read(HIDE_USER_DATA_FROM_LOG) {
             logging::notice(format_args!("rdbLoadObject skipping empty key"));
         } else {
@@ -568,7 +571,7 @@ impl<'a> Loader<'a> {
     }
 
     /// Processes a dump's metadata field.
-    fn note(&mut self, name: &[u8], value: &[u8]) {
+    fn handle_aux(&mut self, name: &[u8], value: &[u8]) {
         let (name, text) = (String::from_utf8_lossy(name).to_ascii_lowercase(), String::from_utf8_lossy(value));
         let number = || text.parse::<i64>().ok();
         let replication = &mut self.report.replication;
@@ -595,10 +598,10 @@ impl<'a> Loader<'a> {
     }
 }
 
-impl Place<'_> {
+impl Inserter<'_> {
     /// Inserts keys and moves their names' buffers to `names`. Returns the first key that already exists and must not
     /// be replaced.
-    fn put_all(
+    fn insert_all(
         &mut self,
         number: usize,
         pending: &mut Vec<Pending>,

@@ -1,6 +1,6 @@
 //! The data set as a file: dumps that are saved, in the foreground or in the background, and loaded.
 //!
-//! - [`form`]: the format in which the data set is written. [`save`]: the foreground save, under the global lock.
+//! - [`format`]: the format in which the data set is written. [`save`]: the foreground save, under the global lock.
 //! - [`snapshots`]: one thread walks through a point-in-time [snapshot](kvick_store::snapshot) for every consumer;
 //!   workers hand it the entries that they are about to change, and never write to a file. [`capture`]: what they hand
 //!   over.
@@ -18,7 +18,7 @@ pub mod background;
 pub mod capture;
 pub mod delay;
 pub mod file;
-pub mod form;
+pub mod format;
 pub mod load;
 pub mod save;
 pub mod schedule;
@@ -47,7 +47,7 @@ pub struct Persistence {
     /// The queue of the snapshot thread.
     jobs: OnceLock<Sender<Job>>,
     /// Files being written, under their temporary names.
-    temporary: file::Temporary,
+    temporary: file::TemporaryFiles,
 }
 
 impl Persistence {
@@ -57,7 +57,7 @@ impl Persistence {
     }
 
     /// Sends a job to the snapshot thread.
-    pub fn ask(&self, job: Job) {
+    pub fn send_job(&self, job: Job) {
         // The thread lives as long as the process. Before it has started, the job is dropped, which closes its answer
         // channel.
         if let Some(jobs) = self.jobs.get() {

@@ -2,7 +2,7 @@
 
 use super::delay::Delay;
 use super::file::{self, DumpFile, SaveError, write_error};
-use super::form::Form;
+use super::format::Format;
 use super::{background, changes, now_s};
 use crate::DurableCore;
 use kvick_config::Key;
@@ -15,7 +15,7 @@ use std::path::PathBuf;
 
 /// Where a data set is written, read from the settings when the save begins.
 #[derive(Clone)]
-pub struct Place {
+pub struct DumpLocation {
     /// The directory.
     pub folder: PathBuf,
     /// The path of the complete file.
@@ -23,18 +23,18 @@ pub struct Place {
     sync_often: bool,
 }
 
-impl Place {
+impl DumpLocation {
     /// The location of dumps.
-    pub fn new(core: &DurableCore) -> Place {
+    pub fn new(core: &DurableCore) -> DumpLocation {
         let values = core.config.values();
         let path = values.read(DIR).resolve(&values.read(DBFILENAME));
-        Place::of(core, path, RDB_SAVE_INCREMENTAL_FSYNC)
+        DumpLocation::of(core, path, RDB_SAVE_INCREMENTAL_FSYNC)
     }
 
     /// A location in the server's directory. `sync_often` is the setting that enables incremental syncs.
-    pub fn of(core: &DurableCore, path: PathBuf, sync_often: Key<bool>) -> Place {
+    pub fn of(core: &DurableCore, path: PathBuf, sync_often: Key<bool>) -> DumpLocation {
         let values = core.config.values();
-        Place { folder: values.read(DIR).path().into(), path, sync_often: values.read(sync_often) }
+        DumpLocation { folder: values.read(DIR).path().into(), path, sync_often: values.read(sync_often) }
     }
 
     /// Creates the file under this temporary name.
@@ -47,16 +47,16 @@ impl Place {
 /// yet. Errors have been logged. A running background save is cancelled: its dump would be older.
 pub fn save(core: &'static DurableCore, global: &mut Locked, uncounted: u64) -> Result<(), SaveError> {
     background::cancel(&core.persistence);
-    let place = Place::new(core);
+    let location = DumpLocation::new(core);
     let name = format!("temp-{}.rdb", std::process::id());
-    let written = write(core, global, &Form::dump(core), &place, &name).and_then(|file| {
-        file.install(&place.path)?;
-        file::sync_directory(&place.folder)
+    let written = write(core, global, &Format::dump(core), &location, &name).and_then(|file| {
+        file.install(&location.path)?;
+        file::sync_directory(&location.folder)
     });
-    written.inspect_err(file::report)?;
+    written.inspect_err(file::log_save_error)?;
     logging::notice(format_args!("DB saved on disk"));
     core.persistence.status.lock().saved(changes(core) + uncounted);
-    core.admission.set(Reasons::UNSAVED, false);
+    core.admission.set(Reasons::SAVE_FAILED, false);
     Ok(())
 }
 
@@ -64,11 +64,11 @@ pub fn save(core: &'static DurableCore, global: &mut Locked, uncounted: u64) -> 
 pub fn write(
     core: &'static DurableCore,
     global: &mut Locked,
-    form: &Form,
-    place: &Place,
+    format: &Format,
+    location: &DumpLocation,
     name: &str,
 ) -> Result<DumpFile, SaveError> {
-    let mut output = form.begin(place.create(core, name)?)?;
+    let mut output = format.begin(location.create(core, name)?)?;
     let mut delay = Delay::new(core, RDB_KEY_SAVE_DELAY);
     let mut bytes = Vec::new();
     for number in 0..core.keyspace.databases() {
@@ -82,7 +82,7 @@ pub fn write(
         for_each(global, number, |entry| {
             if outcome.is_ok() {
                 bytes.clear();
-                outcome = match form.kind().append(&mut bytes, number, entry) {
+                outcome = match format.kind().append(&mut bytes, number, entry) {
                     Ok(()) => output.write(&bytes).map_err(write_error),
                     Err(what) => Err(SaveError::Inexpressible(what)),
                 };

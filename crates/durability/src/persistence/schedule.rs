@@ -13,7 +13,7 @@ const RETRY_S: i64 = 5;
 
 /// Starts a save if one is due. A worker calls this periodically, outside of a batch.
 pub fn tick(core: &'static DurableCore) {
-    if core.admission.has(Reasons::LOADING | Reasons::ENDING) {
+    if core.admission.has(Reasons::LOADING | Reasons::SHUTTING_DOWN) {
         return;
     }
     let (status, now_s) = (core.persistence.status(), now_s());
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_point_is_due_when_time_and_changes_are() {
+    fn save_point_is_due_if_time_and_changes_are_reached() {
         let status = Status { last_save_s: 100, ..Status::default() };
         let point = SavePoint { seconds: 10, changes: 3 };
         assert!(is_due(&point, &status, 3, 111));
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_followed_by_a_pause() {
+    fn failed_save_is_retried_after_a_delay() {
         let mut status = Status { last_try_s: 100, ..Status::default() };
         assert!(may_try(&status, 101));
         status.last_ok = false;

@@ -7,17 +7,17 @@
 //! The snapshot's point in time is an offset of the write log: the log's end while the global lock is held. The
 //! snapshot does not include anything appended after that.
 //!
-//! Only one snapshot runs at a time. Consumers that want the same point in time and the same [`Form`] share one request
-//! with several destinations; others receive [`Busy`] and retry when it is over. A destination that fails is dropped,
-//! and the snapshot ends when none is left.
+//! Only one snapshot runs at a time. Consumers that want the same point in time and the same [`Format`] share one
+//! request with several destinations; others receive [`Busy`] and retry when it is over. A destination that fails is
+//! dropped, and the snapshot ends when none is left.
 //!
 //! The thread also loads the data set at startup, so that it is the only participant in the global lock besides the
 //! workers.
 
-use super::capture::{Captured, DatabaseSize, Databases, Handle, Progress, WALKS};
+use super::capture::{CaptureSink, Captured, DatabaseSize, Databases, IS_SNAPSHOT_THREAD, Progress};
 use super::delay::Delay;
 use super::file::{SaveError, write_error};
-use super::form::Form;
+use super::format::Format;
 use super::load::{self, LoadError};
 use super::status::Running;
 use super::{Persistence, changes, now_s};
@@ -64,7 +64,7 @@ pub struct Request {
     /// Its purpose.
     pub purpose: Purpose,
     /// Its format.
-    pub form: Form,
+    pub format: Format,
     /// Its destinations: at least one.
     pub destinations: Vec<Box<dyn Destination>>,
 }
@@ -90,11 +90,11 @@ pub enum Job {
     /// Load the data set; the answer is the outcome, `None` if no file exists.
     Load(mpsc::Sender<Result<Option<load::Report>, LoadError>>),
     /// Walk through the snapshot that has begun.
-    Walk(Box<Begun>),
+    Walk(Box<StartedSnapshot>),
 }
 
 /// A snapshot that has begun.
-pub struct Begun {
+pub struct StartedSnapshot {
     walk: Walk,
     captured: Arc<Captured>,
     request: Request,
@@ -109,12 +109,12 @@ pub fn start(core: &'static DurableCore) -> io::Result<()> {
     std::thread::Builder::new().name("snapshot".into()).spawn(move || {
         affinity::set(Role::Saving);
         kvick_runtime::memory::register_thread();
-        WALKS.set(true);
+        IS_SNAPSHOT_THREAD.set(true);
         for job in jobs {
             match job {
                 // The requester waits for the answer.
-                Job::Load(answer) => _ = answer.send(load::load_own(core, participant)),
-                Job::Walk(begun) => run(core, participant, *begun),
+                Job::Load(answer) => _ = answer.send(load::load_at_startup(core, participant)),
+                Job::Walk(started) => run(core, participant, *started),
             }
         }
     })?;
@@ -134,10 +134,10 @@ pub fn begin(core: &'static DurableCore, global: &mut Locked, request: Request) 
     let sizes: Vec<_> = (0..keyspace.databases())
         .map(|number| DatabaseSize { keys: keyspace.len(number) as u64, volatile: keyspace.volatile(number) as u64 })
         .collect();
-    let captured = Arc::new(Captured::new(&request.form, progress.clone(), &core.snapshot_bytes));
-    let walk = Walk::begin(global, Box::new(Handle(captured.clone())));
+    let captured = Arc::new(Captured::new(&request.format, progress.clone(), &core.snapshot_bytes));
+    let walk = Walk::begin(global, Box::new(CaptureSink(captured.clone())));
     let offset = keyspace.log.offset();
-    status.began(Running {
+    status.record_start(Running {
         purpose: request.purpose,
         snapshot: walk.snapshot().clone(),
         is_cancelled: false,
@@ -146,7 +146,7 @@ pub fn begin(core: &'static DurableCore, global: &mut Locked, request: Request) 
         changes: changes(core),
         keys: sizes.iter().map(|size| size.keys).sum(),
     });
-    persistence.ask(Job::Walk(Box::new(Begun { walk, captured, request, sizes })));
+    persistence.send_job(Job::Walk(Box::new(StartedSnapshot { walk, captured, request, sizes })));
     Ok(offset)
 }
 
@@ -163,7 +163,7 @@ pub fn cancel(persistence: &Persistence, purpose: Purpose) -> bool {
 }
 
 /// Requests a base of the append-only file as soon as no other snapshot runs, or withdraws the request.
-pub fn base_is_wanted(persistence: &Persistence, is_wanted: bool) {
+pub fn set_base_requested(persistence: &Persistence, is_wanted: bool) {
     let mut status = persistence.status.lock();
     match is_wanted {
         true => status.scheduled_for(Purpose::AofBase),
@@ -181,17 +181,17 @@ pub fn base_installed(persistence: &Persistence) {
 }
 
 /// Walks through a snapshot and records the outcome.
-fn run(core: &'static DurableCore, participant: Participant, mut begun: Begun) {
-    let mut fan = Fan(std::mem::take(&mut begun.request.destinations).into_iter().map(Branch::new).collect());
-    let outcome = write(core, participant, &mut begun, &mut fan);
+fn run(core: &'static DurableCore, participant: Participant, mut started: StartedSnapshot) {
+    let mut fanout = Fanout(std::mem::take(&mut started.request.destinations).into_iter().map(Branch::new).collect());
+    let outcome = write(core, participant, &mut started, &mut fanout);
     if outcome.is_err() {
         // Partitions belong to the snapshot until the walk has passed them.
-        begun.walk.snapshot().cancel();
-        while begun.walk.step(participant) {}
+        started.walk.snapshot().cancel();
+        while started.walk.step(participant) {}
     }
-    let outcome = fan.finish(outcome);
+    let outcome = fanout.finish(outcome);
     let mut status = core.persistence.status.lock();
-    if !status.running.as_ref().is_some_and(|running| Arc::ptr_eq(&running.snapshot, begun.walk.snapshot())) {
+    if !status.running.as_ref().is_some_and(|running| Arc::ptr_eq(&running.snapshot, started.walk.snapshot())) {
         // The end has been recorded, and another snapshot may have begun.
         return;
     }
@@ -199,28 +199,28 @@ fn run(core: &'static DurableCore, participant: Participant, mut begun: Begun) {
     if running.purpose == Purpose::Save
         && let Some(saved) = status.save_ended(&running, &outcome)
     {
-        core.admission.set(Reasons::UNSAVED, !saved);
+        core.admission.set(Reasons::SAVE_FAILED, !saved);
     }
 }
 
 fn write(
     core: &'static DurableCore,
     participant: Participant,
-    begun: &mut Begun,
-    fan: &mut Fan,
+    started: &mut StartedSnapshot,
+    fanout: &mut Fanout,
 ) -> Result<(), SaveError> {
-    fan.open()?;
-    let output = begun.request.form.begin(&mut *fan)?;
-    let mut databases = Databases::new(output, &mut begun.sizes);
-    let snapshot = begun.walk.snapshot().clone();
+    fanout.open()?;
+    let output = started.request.format.begin(&mut *fanout)?;
+    let mut databases = Databases::new(output, &mut started.sizes);
+    let snapshot = started.walk.snapshot().clone();
     let (mut delay, mut delayed_for) = (Delay::new(core, RDB_KEY_SAVE_DELAY), 0);
     loop {
-        let more = begun.walk.step(participant);
-        begun.captured.move_to(&mut databases)?;
+        let more = started.walk.step(participant);
+        started.captured.move_to(&mut databases)?;
         if snapshot.is_cancelled() {
             return Err(SaveError::Cancelled);
         }
-        let keys = begun.captured.progress.keys.load(Ordering::Relaxed);
+        let keys = started.captured.progress.keys.load(Ordering::Relaxed);
         delay.after(keys - delayed_for, || snapshot.is_cancelled());
         delayed_for = keys;
         if !more {
@@ -232,7 +232,7 @@ fn write(
 }
 
 /// Copies the bytes to several destinations.
-struct Fan(Vec<Branch>);
+struct Fanout(Vec<Branch>);
 
 struct Branch {
     destination: Box<dyn Destination>,
@@ -245,7 +245,7 @@ impl Branch {
     }
 }
 
-impl Fan {
+impl Fanout {
     fn open(&mut self) -> Result<(), SaveError> {
         for branch in &mut self.0 {
             branch.failure = branch.destination.open().err();
@@ -265,7 +265,7 @@ impl Fan {
             let own = match (branch.failure, &outcome) {
                 (Some(failure), _) => Err(failure),
                 (None, Ok(())) => Ok(()),
-                (None, Err(error)) => Err(error.again()),
+                (None, Err(error)) => Err(error.for_other_destination()),
             };
             let ended = branch.destination.finish(own);
             if last.is_err() {
@@ -276,7 +276,7 @@ impl Fan {
     }
 }
 
-impl Write for Fan {
+impl Write for Fanout {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         for branch in self.0.iter_mut().filter(|branch| branch.failure.is_none()) {
             branch.failure = branch.destination.write(bytes).err().map(write_error);
@@ -298,7 +298,7 @@ mod tests {
     /// Accepts a limited number of bytes, and reports the outcome.
     struct Limited {
         room: usize,
-        told: Arc<Mutex<Vec<(usize, bool)>>>,
+        outcomes: Arc<Mutex<Vec<(usize, bool)>>>,
     }
 
     impl Destination for Limited {
@@ -312,25 +312,26 @@ mod tests {
         }
 
         fn finish(self: Box<Self>, outcome: Result<(), SaveError>) -> Result<(), SaveError> {
-            self.told.lock().push((self.room, outcome.is_ok()));
+            self.outcomes.lock().push((self.room, outcome.is_ok()));
             outcome
         }
     }
 
     fn run(rooms: &[usize]) -> (bool, Vec<(usize, bool)>) {
-        let told = Arc::new(Mutex::new(Vec::new()));
-        let limited = |room: &usize| Branch::new(Box::new(Limited { room: *room, told: told.clone() }));
-        let mut fan = Fan(rooms.iter().map(limited).collect());
-        let written =
-            fan.open().and_then(|()| fan.write_all(b"1234").and_then(|()| fan.write_all(b"5")).map_err(write_error));
-        let well = fan.finish(written).is_ok();
-        let mut told = told.lock().clone();
-        told.sort();
-        (well, told)
+        let outcomes = Arc::new(Mutex::new(Vec::new()));
+        let limited = |room: &usize| Branch::new(Box::new(Limited { room: *room, outcomes: outcomes.clone() }));
+        let mut fanout = Fanout(rooms.iter().map(limited).collect());
+        let written = fanout
+            .open()
+            .and_then(|()| fanout.write_all(b"1234").and_then(|()| fanout.write_all(b"5")).map_err(write_error));
+        let succeeded = fanout.finish(written).is_ok();
+        let mut outcomes = outcomes.lock().clone();
+        outcomes.sort();
+        (succeeded, outcomes)
     }
 
     #[test]
-    fn a_destination_that_fails_does_not_harm_the_others() {
+    fn failed_destination_does_not_affect_the_others() {
         assert_eq!(run(&[9, 4, 0]), (true, vec![(0, false), (0, false), (4, true)]));
         assert_eq!(run(&[9, 9]), (true, vec![(4, true), (4, true)]));
         assert_eq!(run(&[3, 4]), (false, vec![(0, false), (3, false)]));

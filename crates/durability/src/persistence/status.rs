@@ -94,13 +94,13 @@ impl Status {
     }
 
     /// Whether the running snapshot was cancelled, so that another can begin soon.
-    pub fn is_ending(&self) -> bool {
+    pub fn is_cancelling(&self) -> bool {
         self.running.is_some() && self.active().is_none()
     }
 
     /// Schedules a snapshot for this purpose, to begin as soon as no other runs.
     pub(super) fn scheduled_for(&mut self, purpose: Purpose) {
-        if self.is_ending() {
+        if self.is_cancelling() {
             self.next = Some(purpose);
         }
     }
@@ -127,7 +127,7 @@ impl Status {
     }
 
     /// Records that a snapshot begins.
-    pub(super) fn began(&mut self, running: Running) {
+    pub(super) fn record_start(&mut self, running: Running) {
         self.snapshots += 1;
         self.unscheduled_for(running.purpose);
         if running.purpose == Purpose::Save {

@@ -3,7 +3,7 @@
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};
 use kvick_commands::timeout::until_ms;
-use kvick_durability::aof::waiting::{DISABLED, Place, Waiting};
+use kvick_durability::aof::waiting::{DISABLED, WaitKind, WaitingClient};
 use kvick_durability::aof::{State, rewrite};
 use kvick_durability::persistence::snapshots::{Busy, Purpose};
 use kvick_engine::session::{Session, SessionHandler};
@@ -58,7 +58,7 @@ fn rewrite_now(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     let started = if cx.in_transaction { None } else { Some(rewrite::begin(server, cx.locked)) };
     match started {
         Some(Ok(())) => cx.reply.simple("Background append only file rewriting started"),
-        Some(Err(Busy(Purpose::AofBase))) if !server.persistence.status().is_ending() => {
+        Some(Err(Busy(Purpose::AofBase))) if !server.persistence.status().is_cancelling() => {
             return Err(Error::text("ERR Background append only file rewriting already in progress"));
         }
         _ => {
@@ -81,7 +81,7 @@ fn wait_for_replicas(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> 
         cx.reply.uint(on_replicas);
         return Ok(());
     }
-    block_request(cx, Place::Memory, 0, replicas, until_ms);
+    block_request(cx, WaitKind::Memory, 0, replicas, until_ms);
     Ok(())
 }
 
@@ -97,17 +97,17 @@ fn refuse_on_replica(cx: &Session<'_>, name: &str) -> Result<(), Error> {
 }
 
 /// Blocks the client, and requests acknowledgements from replicas.
-fn block_request(cx: &mut Session<'_>, place: Place, local: u64, replicas: u64, until_ms: Option<i64>) {
+fn block_request(cx: &mut Session<'_>, kind: WaitKind, local: u64, replicas: u64, until_ms: Option<i64>) {
     // The client waits for no key: the thread that owns the append-only file ends the wait.
     let waiter = Waiter::new(Kind::String, false, 0, Box::new(()));
     if replicas > 0 {
         cx.server.keyspace.log.append_replica_only(&[b"REPLCONF", b"GETACK", b"*"]);
     }
-    cx.server.aof.wait(Waiting {
+    cx.server.aof.wait(WaitingClient {
         client: cx.client.info.clone(),
         ticket: waiter.ticket(),
         version: cx.client.version,
-        place,
+        kind,
         offset: cx.client.write_offset,
         local,
         replicas,
@@ -138,6 +138,6 @@ fn wait(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         cx.reply.uint(on_replicas);
         return Ok(());
     }
-    block_request(cx, Place::Disk, local, replicas, until_ms);
+    block_request(cx, WaitKind::Disk, local, replicas, until_ms);
     Ok(())
 }

@@ -77,7 +77,9 @@ fn save_in_background(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error>
     }
     match background::begin(cx.server, cx.locked) {
         // The cancelled snapshot ends soon.
-        Err(Busy(purpose)) if cx.server.persistence.status().is_ending() || (may_wait && purpose != Purpose::Save) => {
+        Err(Busy(purpose))
+            if cx.server.persistence.status().is_cancelling() || (may_wait && purpose != Purpose::Save) =>
+        {
             background::schedule(&cx.server.persistence)?;
             cx.reply.simple("Background saving scheduled");
         }

@@ -15,7 +15,7 @@ use kvick_core::admission::Reasons;
 use kvick_core::clients::ClientInfo;
 use kvick_core::inbox::Served;
 use kvick_core::message::Message;
-use kvick_core::pause::Hold;
+use kvick_core::pause::PauseReason;
 use kvick_durability::aof::{self, State};
 use kvick_durability::persistence::snapshots::Purpose;
 use kvick_durability::persistence::{background, save};
@@ -109,7 +109,7 @@ pub fn abort(server: &Server) -> bool {
 /// Handles a signal's request, and continues a waiting shutdown. Called at every tick.
 pub fn poll(server: &'static Server) {
     continue_waiting(server);
-    if server.is_ending() || !server.shutdown.is_requested() {
+    if server.is_shutting_down() || !server.shutdown.is_requested() {
         return;
     }
     let Some(signal) = server.shutdown.take() else { return };
@@ -150,9 +150,9 @@ pub fn begin(
     if !flags.contains(ShutdownFlags::NOW) && timeout_s > 0 && lagging(server).next().is_some() {
         let until_ms = clock::unix_ms() + i64::from(timeout_s) * 1000;
         server.keyspace.log.append_replica_only(&[b"REPLCONF", b"GETACK", b"*"]);
-        server.pause.hold(Hold::Shutdown);
+        server.pause.pause_writes(PauseReason::Shutdown);
         *server.shutdown.waiting.lock() = Some(Waiting { flags, until_ms, clients: Vec::new() });
-        server.log_moved(None);
+        server.on_log_appended(None);
         logging::notice(format_args!("Waiting for replicas before shutting down."));
         return Ok(Progress::Waiting);
     }
@@ -178,7 +178,7 @@ fn continue_waiting(server: &'static Server) {
     let Some((flags, until_ms)) = server.shutdown.waiting.lock().as_ref().map(|w| (w.flags, w.until_ms)) else {
         return;
     };
-    if server.is_ending() || (clock::unix_ms() < until_ms && lagging(server).next().is_some()) {
+    if server.is_shutting_down() || (clock::unix_ms() < until_ms && lagging(server).next().is_some()) {
         return;
     }
     let mut global = server.keyspace.lock_global();
@@ -196,7 +196,7 @@ fn cancel_wait(server: &Server) {
         Reply::new(&mut reply, version).error(REFUSED);
         server.answer(Served { client, ticket, reply, is_last: false });
     }
-    server.pause.release(Hold::Shutdown);
+    server.pause.resume_writes(PauseReason::Shutdown);
     server.send_all(|| Message::Resume);
 }
 
@@ -227,7 +227,7 @@ fn end(server: &'static Server, global: &mut Locked, flags: ShutdownFlags) -> Re
     let saved = save_last(server, global, flags);
     server.shutdown.is_saving.store(false, Ordering::Relaxed);
     saved?;
-    server.admission.set(Reasons::ENDING, true);
+    server.admission.set(Reasons::SHUTTING_DOWN, true);
     // Before connections are closed: a client that sees the end must not find incomplete files.
     server.persistence.abandon();
     server.end();
@@ -271,14 +271,14 @@ fn end_files(server: &'static Server, flags: ShutdownFlags) -> Result<(), Refuse
     }
     if server.persistence.status().running_for(Purpose::AofBase).is_some() {
         // Until the first base is installed, the files are incomplete.
-        if state == State::Waiting && !flags.contains(ShutdownFlags::FORCE) {
+        if state == State::WaitRewrite && !flags.contains(ShutdownFlags::FORCE) {
             logging::warning(format_args!("Writing initial AOF, can't exit."));
             logging::warning(format_args!(
                 "Errors trying to shut down the server. Check the logs for more information."
             ));
             return Err(Refused);
         }
-        if state == State::Waiting {
+        if state == State::WaitRewrite {
             logging::warning(format_args!("Writing initial AOF. Exit anyway."));
         }
         logging::warning(format_args!("There is a child rewriting the AOF. Killing it!"));

@@ -197,7 +197,7 @@ fn work(server: &'static Server, listeners: Listeners) -> Result<(), Failure> {
     logging::notice(format_args!("Server initialized"));
     // If a data set exists, workers answer from their first request on that it is being loaded.
     let keeps_files = values.read(APPENDONLY);
-    let to_load = keeps_files || dump::is_there(&values);
+    let to_load = keeps_files || dump::dump_exists(&values);
     server.admission.set(Reasons::LOADING, to_load);
     let mut threads = Vec::new();
     for (number, worker) in workers.into_iter().enumerate() {
@@ -206,7 +206,7 @@ fn work(server: &'static Server, listeners: Listeners) -> Result<(), Failure> {
     }
     let loaded = load_data(server, to_load, keeps_files);
     match &loaded {
-        Ok(()) if !server.is_ending() => {
+        Ok(()) if !server.is_shutting_down() => {
             follow_primary(server);
             tell_ready(&values);
         }
@@ -231,19 +231,19 @@ fn end_loading(server: &Server) {
 fn load_data(server: &'static Server, to_load: bool, keeps_files: bool) -> Result<(), Failure> {
     if keeps_files {
         let opened = aof::load(server).and_then(|()| aof::open(server));
-        if opened.is_err() && server.is_ending() {
+        if opened.is_err() && server.is_shutting_down() {
             return Ok(());
         }
         opened?;
         end_loading(server);
         return Ok(());
     }
-    aof::look(server)?;
+    aof::read_manifest(server)?;
     if !to_load {
         return Ok(());
     }
     let (sender, outcome) = mpsc::channel();
-    server.persistence.ask(Job::Load(sender));
+    server.persistence.send_job(Job::Load(sender));
     match outcome.recv()? {
         Ok(_) => {
             end_loading(server);

@@ -2,7 +2,7 @@
 //!
 //! | blocks of 4 KiB | content |
 //! |---|---|
-//! | 1 | zeros, or [`DEMAND`]: the frames must be recovered in any case |
+//! | 1 | zeros, or [`FORCE_RECOVERY`]: the frames must be recovered in any case |
 //! | 4,096 | the first half |
 //! | 4,096 | the second half |
 //!
@@ -25,7 +25,7 @@ pub(super) const FILE: u64 = (1 + 2 * HALF_BLOCKS) * BLOCK as u64;
 /// The largest commit written as a frame, in bytes. Syncing the increment is as fast for larger ones.
 pub(super) const FRAME_MAX: usize = 256 * 1024;
 /// The file starts with this if the frames must be recovered in any case.
-pub(super) const DEMAND: [u8; 8] = *b"KVDEMAND";
+pub(super) const FORCE_RECOVERY: [u8; 8] = *b"KVDEMAND";
 
 const MAGIC: [u8; 8] = *b"KVJRNL01";
 /// The number of bytes before a half's first frame whose checksum identifies the increment.
@@ -36,13 +36,13 @@ const HEADER: usize = 88;
 const FRAME: usize = 32;
 
 /// The file offset of a block of a half.
-pub(super) fn place(half: usize, block: u64) -> u64 {
+pub(super) fn file_offset(half: usize, block: u64) -> u64 {
     (1 + half as u64 * HALF_BLOCKS + block) * BLOCK as u64
 }
 
 /// Marks the journal so that the frames are recovered in any case.
-pub(super) fn demand(file: &File) -> io::Result<()> {
-    file.write_all_at(&DEMAND, 0)?;
+pub(super) fn force_recovery(file: &File) -> io::Result<()> {
+    file.write_all_at(&FORCE_RECOVERY, 0)?;
     file.sync_data()
 }
 
@@ -52,7 +52,7 @@ pub(super) struct Boot(pub [u8; 16]);
 
 impl Boot {
     /// The current boot. If it cannot be determined, it equals no other.
-    pub fn present() -> Boot {
+    pub fn current() -> Boot {
         let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
         let mut boot = Boot([0; 16]);
@@ -64,7 +64,7 @@ impl Boot {
     }
 
     /// Whether both are known and equal.
-    pub fn is(self, other: Boot) -> bool {
+    pub fn is_same(self, other: Boot) -> bool {
         self == other && self != Boot([0; 16])
     }
 }
@@ -74,14 +74,14 @@ impl Boot {
 pub(super) struct Identity {
     pub inode: u64,
     /// The creation time in nanoseconds of Unix time, because inode numbers are reused; 0 if unknown.
-    pub born_ns: u64,
+    pub created_ns: u64,
 }
 
 impl Identity {
     pub fn of(file: &File) -> io::Result<Identity> {
         let metadata = file.metadata()?;
         let born = metadata.created().ok().and_then(|born| born.duration_since(UNIX_EPOCH).ok());
-        Ok(Identity { inode: metadata.ino(), born_ns: born.map_or(0, |born| born.as_nanos() as u64) })
+        Ok(Identity { inode: metadata.ino(), created_ns: born.map_or(0, |born| born.as_nanos() as u64) })
     }
 }
 
@@ -124,15 +124,15 @@ impl Header {
     /// A header for frames of this increment from `start` on.
     pub fn new(epochs: Epochs, boot: Boot, identity: Identity, start: u64, increment: &File) -> io::Result<Header> {
         let len = start.min(PREFIX_MAX);
-        let prefix = Prefix { len, sum: sum_of(increment, start - len, len)? };
+        let prefix = Prefix { len, sum: checksum_of(increment, start - len, len)? };
         Ok(Header { epoch: epochs.current, since: epochs.since, boot, identity, start, prefix })
     }
 
     /// Whether the bytes before the first frame in this file match the recorded checksum.
-    pub fn fits(&self, increment: &File) -> bool {
+    pub fn matches(&self, increment: &File) -> bool {
         let Prefix { len, sum } = self.prefix;
         let start = self.start.checked_sub(len);
-        start.is_some_and(|start| sum_of(increment, start, len).is_ok_and(|present| present == sum))
+        start.is_some_and(|start| checksum_of(increment, start, len).is_ok_and(|current| current == sum))
     }
 
     /// Appends the header's block.
@@ -140,8 +140,8 @@ impl Header {
         let start = out.len();
         out.extend_from_slice(&MAGIC);
         out.extend_from_slice(&self.boot.0);
-        let Identity { inode, born_ns } = self.identity;
-        for number in [self.epoch, self.since, inode, born_ns, self.start, self.prefix.len, self.prefix.sum] {
+        let Identity { inode, created_ns } = self.identity;
+        for number in [self.epoch, self.since, inode, created_ns, self.start, self.prefix.len, self.prefix.sum] {
             out.extend_from_slice(&number.to_le_bytes());
         }
         let sum = crc64::update(0, &out[start..]);
@@ -153,12 +153,12 @@ impl Header {
     /// Parses the header in a block, if it is valid.
     pub fn read(block: &[u8]) -> Option<Header> {
         let (fields, sum) = block.get(..HEADER)?.split_at(HEADER - 8);
-        let is_whole = fields.starts_with(&MAGIC) && number(sum, 0)? == crc64::update(0, fields);
+        let is_valid = fields.starts_with(&MAGIC) && number(sum, 0)? == crc64::update(0, fields);
         let boot = Boot(fields.get(8..24)?.try_into().ok()?);
-        let [epoch, since, inode, born_ns, start, prefix_len, prefix_sum] = numbers(fields.get(24..)?)?;
-        let (identity, prefix) = (Identity { inode, born_ns }, Prefix { len: prefix_len, sum: prefix_sum });
+        let [epoch, since, inode, created_ns, start, prefix_len, prefix_sum] = numbers(fields.get(24..)?)?;
+        let (identity, prefix) = (Identity { inode, created_ns }, Prefix { len: prefix_len, sum: prefix_sum });
         let header = Header { epoch, since, boot, identity, start, prefix };
-        (is_whole && prefix.len <= PREFIX_MAX).then_some(header)
+        (is_valid && prefix.len <= PREFIX_MAX).then_some(header)
     }
 }
 
@@ -217,7 +217,7 @@ fn numbers<const N: usize>(bytes: &[u8]) -> Option<[u64; N]> {
 }
 
 /// The checksum of a range of a file.
-fn sum_of(file: &File, at: u64, len: u64) -> io::Result<u64> {
+fn checksum_of(file: &File, at: u64, len: u64) -> io::Result<u64> {
     let mut bytes = vec![0; len as usize];
     file.read_exact_at(&mut bytes, at)?;
     Ok(crc64::update(0, &bytes))
@@ -226,8 +226,8 @@ fn sum_of(file: &File, at: u64, len: u64) -> io::Result<u64> {
 /// Reads a half from the file.
 pub(super) fn read_half(file: &File, half: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let at = place(half, 0);
-    let end = place(half, HALF_BLOCKS);
+    let at = file_offset(half, 0);
+    let end = file_offset(half, HALF_BLOCKS);
     let mut section = Section { file, at, end };
     section.read_to_end(&mut bytes)?;
     Ok(bytes)

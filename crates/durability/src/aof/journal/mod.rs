@@ -3,9 +3,9 @@
 //! Syncing a growing file is slow: each sync writes the data, and then the file system's record of the new length. A
 //! file whose blocks have all been written before needs only the data. The journal is such a file, of a fixed size (see
 //! [`mod@format`]). A commit is written to it as a [frame](format::Frame) and synced, and also appended to the
-//! increment of the append-only file, which is synced [periodically](keeper). After a machine crash the frames hold the
-//! bytes that the increment may lack; the next start [recovers](recovery) them. The format of the append-only file does
-//! not change.
+//! increment of the append-only file, which is synced [periodically](sync_thread). After a machine crash the frames
+//! hold the bytes that the increment may lack; the next start [recovers](recovery) them. The format of the append-only
+//! file does not change.
 //!
 //! The file has two halves, which are filled in turn. A half is reused only after the increment has been synced past
 //! all of its frames. If that has not happened yet, or a commit is too large for a frame, the increment is synced
@@ -16,13 +16,12 @@
 //! holds a frame is not rewritten until its half is reused.
 
 mod format;
-mod keeper;
 mod recovery;
+mod sync_thread;
 #[cfg(test)]
 mod tests;
 
 use format::{BLOCK, Boot, Epochs, FRAME_MAX, Frame, HALF_BLOCKS, Header, Identity};
-use keeper::{Checkpoint, Keeper};
 use kvick_runtime::fsync_dir;
 use std::fs::{self, File};
 use std::io;
@@ -30,6 +29,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use sync_thread::{Checkpoint, SyncThread};
 
 pub(super) use recovery::{Recovered, recover};
 
@@ -39,7 +39,7 @@ const CHECKPOINT_PERIOD: Duration = Duration::from_secs(1);
 /// See the module's documentation.
 pub(super) struct Journal {
     path: PathBuf,
-    keeper: Keeper,
+    sync_thread: SyncThread,
     /// Set once all blocks have been written.
     file: Option<Arc<File>>,
     boot: Boot,
@@ -64,7 +64,7 @@ struct Increment {
     /// The end offset of the last frame of each half.
     ends: [u64; 2],
     /// The last requested sync.
-    asked: SyncRequest,
+    requested: SyncRequest,
 }
 
 /// A request to sync the increment.
@@ -85,14 +85,14 @@ impl SyncRequest {
 impl Journal {
     /// Creates a journal at this path, replacing any existing one. It accepts commits once it is
     /// [ready](Self::is_ready).
-    pub fn make(path: &Path) -> io::Result<Journal> {
-        let keeper = Keeper::start(path.to_owned())?;
+    pub fn create(path: &Path) -> io::Result<Journal> {
+        let sync_thread = SyncThread::start(path.to_owned())?;
         let buffer = Vec::with_capacity(FRAME_MAX + BLOCK);
         Ok(Journal {
             path: path.to_owned(),
-            keeper,
+            sync_thread,
             file: None,
-            boot: Boot::present(),
+            boot: Boot::current(),
             increment: None,
             half: 0,
             next: 0,
@@ -105,18 +105,18 @@ impl Journal {
     /// Whether the journal accepts commits. An error means that there will be no journal.
     pub fn is_ready(&mut self) -> io::Result<bool> {
         if self.file.is_none() {
-            self.file = self.keeper.made()?;
+            self.file = self.sync_thread.created()?;
         }
         Ok(self.file.is_some())
     }
 
     /// Accepts commits to this increment from now on. It has been synced up to `offset`, and so has the previous one.
-    pub fn follow(&mut self, increment: &File, offset: u64) -> io::Result<()> {
+    pub fn begin_increment(&mut self, increment: &File, offset: u64) -> io::Result<()> {
         let identity = Identity::of(increment)?;
         let checkpoint = Arc::new(Checkpoint::at(offset));
-        let (file, asked) = (Arc::new(increment.try_clone()?), SyncRequest::now(offset));
-        self.increment = Some(Increment { file, identity, checkpoint, ends: [0; 2], asked });
-        self.begin_anew();
+        let (file, requested) = (Arc::new(increment.try_clone()?), SyncRequest::now(offset));
+        self.increment = Some(Increment { file, identity, checkpoint, ends: [0; 2], requested });
+        self.restart_half();
         Ok(())
     }
 
@@ -131,7 +131,7 @@ impl Journal {
         }
         if self.next + blocks > HALF_BLOCKS {
             let other = 1 - self.half;
-            increment.ask(&self.keeper, increment.ends[self.half]);
+            increment.request_sync(&self.sync_thread, increment.ends[self.half]);
             if increment.ends[other] > increment.checkpoint.offset() {
                 return Ok(false);
             }
@@ -139,7 +139,7 @@ impl Journal {
             self.epoch += 1;
         }
         self.buffer.clear();
-        let at = format::place(self.half, self.next);
+        let at = format::file_offset(self.half, self.next);
         if self.next == 0 {
             let epochs = Epochs { current: self.epoch, since: self.since };
             let header = Header::new(epochs, self.boot, increment.identity, from, &increment.file)?;
@@ -155,16 +155,16 @@ impl Journal {
     }
 
     /// The increment has been synced up to this offset: all frames are obsolete.
-    pub fn forget(&mut self, offset: u64) {
+    pub fn discard_frames(&mut self, offset: u64) {
         if let Some(increment) = &mut self.increment {
-            increment.checkpoint.reach(offset);
-            increment.asked = SyncRequest::now(offset);
-            self.begin_anew();
+            increment.checkpoint.advance(offset);
+            increment.requested = SyncRequest::now(offset);
+            self.restart_half();
         }
     }
 
     /// Starts the present half again with the next commit, which becomes the first valid frame.
-    fn begin_anew(&mut self) {
+    fn restart_half(&mut self) {
         self.next = 0;
         self.epoch += 1;
         self.since = self.epoch;
@@ -172,24 +172,24 @@ impl Journal {
 
     /// Requests a background sync of the increment if it has unsynced bytes and the interval has passed. Returns the
     /// time until the next one is due.
-    pub fn tend(&mut self) -> Option<Duration> {
+    pub fn checkpoint_if_due(&mut self) -> Option<Duration> {
         let increment = self.increment.as_mut()?;
         let end = increment.ends[self.half];
-        let SyncRequest { offset: asked, at: when } = increment.asked;
-        if end <= asked {
+        let SyncRequest { offset: requested, at: when } = increment.requested;
+        if end <= requested {
             return None;
         }
         let left = CHECKPOINT_PERIOD.saturating_sub(when.elapsed());
         if !left.is_zero() {
             return Some(left);
         }
-        increment.ask(&self.keeper, end);
+        increment.request_sync(&self.sync_thread, end);
         None
     }
 
     /// Deletes the file after its thread has done all requested work. The increments have been synced.
-    pub fn end(self) -> io::Result<()> {
-        self.keeper.end();
+    pub fn close(self) -> io::Result<()> {
+        self.sync_thread.close();
         remove(&self.path)
     }
 
@@ -200,19 +200,19 @@ impl Journal {
 
     /// Forces recovery from the frames at the next start, because a sync of the increment failed: the kernel may have
     /// dropped its unwritten pages.
-    pub fn demand(&self) {
+    pub fn force_recovery(&self) {
         if let Some(file) = &self.file {
             // If this fails, the next start trusts the increment; nothing else can be done.
-            let _ = format::demand(file);
+            let _ = format::force_recovery(file);
         }
     }
 }
 
 impl Increment {
-    fn ask(&mut self, keeper: &Keeper, offset: u64) {
-        if offset > self.asked.offset {
-            keeper.sync(&self.file, offset, &self.checkpoint);
-            self.asked = SyncRequest::now(offset);
+    fn request_sync(&mut self, sync_thread: &SyncThread, offset: u64) {
+        if offset > self.requested.offset {
+            sync_thread.sync(&self.file, offset, &self.checkpoint);
+            self.requested = SyncRequest::now(offset);
         }
     }
 }

@@ -9,13 +9,13 @@ use std::path::PathBuf;
 use tempfile::TempDir;
 
 /// A boot other than that of the tests.
-const LATER: Boot = Boot([7; 16]);
+const OTHER_BOOT: Boot = Boot([7; 16]);
 /// The unit of atomic disk writes, in bytes.
 const SECTOR: usize = 512;
 
 /// An increment with its journal, and the simulated disk state.
-struct Bench {
-    folder: TempDir,
+struct TestBed {
+    dir: TempDir,
     increment: File,
     journal: Journal,
     /// What was appended.
@@ -24,20 +24,20 @@ struct Bench {
     committed: u64,
 }
 
-impl Bench {
-    fn new() -> Bench {
-        let folder = tempfile::tempdir().unwrap();
-        let increment = increment_in(&folder, "increment");
-        let mut journal = Journal::make(&folder.path().join("journal")).unwrap();
+impl TestBed {
+    fn new() -> TestBed {
+        let dir = tempfile::tempdir().unwrap();
+        let increment = increment_in(&dir, "increment");
+        let mut journal = Journal::create(&dir.path().join("journal")).unwrap();
         while !journal.is_ready().unwrap() {
             std::thread::yield_now();
         }
-        journal.follow(&increment, 0).unwrap();
-        Bench { folder, increment, journal, bytes: Vec::new(), committed: 0 }
+        journal.begin_increment(&increment, 0).unwrap();
+        TestBed { dir, increment, journal, bytes: Vec::new(), committed: 0 }
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.dir.path().join(name)
     }
 
     fn append(&mut self, bytes: &[u8]) {
@@ -50,7 +50,7 @@ impl Bench {
         let end = self.bytes.len() as u64;
         if !self.journal.commit(self.committed, end).unwrap() {
             self.increment.sync_data().unwrap();
-            self.journal.forget(end);
+            self.journal.discard_frames(end);
         }
         self.committed = end;
     }
@@ -61,7 +61,7 @@ impl Bench {
     }
 
     fn recover(&self) -> Recovered {
-        recover_in(LATER, &self.path("journal"), &self.path("increment")).unwrap()
+        recover_in(OTHER_BOOT, &self.path("journal"), &self.path("increment")).unwrap()
     }
 
     fn found(&self) -> Vec<u8> {
@@ -69,8 +69,8 @@ impl Bench {
     }
 }
 
-fn increment_in(folder: &TempDir, name: &str) -> File {
-    OpenOptions::new().append(true).read(true).create(true).open(folder.path().join(name)).unwrap()
+fn increment_in(dir: &TempDir, name: &str) -> File {
+    OpenOptions::new().append(true).read(true).create(true).open(dir.path().join(name)).unwrap()
 }
 
 /// Pseudorandom numbers (SplitMix64) from a seed.
@@ -93,7 +93,7 @@ impl Random {
         self.next() as usize % end
     }
 
-    fn coin(&mut self) -> bool {
+    fn random_bool(&mut self) -> bool {
         self.next() & 1 == 1
     }
 
@@ -105,59 +105,59 @@ impl Random {
 }
 
 /// Makes random commits; one in a hundred is too large for a frame.
-fn commit_some(bench: &mut Bench, random: &mut Random, commits: usize, len_max: usize) {
+fn commit_some(test_bed: &mut TestBed, random: &mut Random, commits: usize, len_max: usize) {
     for _ in 0..commits {
         let len = if random.below(100) == 0 { FRAME_MAX + 1 } else { 1 + random.below(len_max) };
         let bytes = random.bytes(len);
-        bench.append(&bytes);
-        bench.commit();
-        bench.journal.tend();
+        test_bed.append(&bytes);
+        test_bed.commit();
+        test_bed.journal.checkpoint_if_due();
     }
 }
 
 #[test]
-fn what_was_committed_is_put_back_whatever_the_disk_has_of_the_rest() {
+fn committed_bytes_are_recovered_after_torn_writes() {
     for seed in 0..8 {
         let mut random = Random(seed);
-        let mut bench = Bench::new();
+        let mut test_bed = TestBed::new();
         let (commits, len_max) = if seed % 2 == 0 { (20, 20_000) } else { (160, FRAME_MAX) };
-        commit_some(&mut bench, &mut random, commits, len_max);
-        let (committed, synced) = (bench.committed, bench.synced());
+        commit_some(&mut test_bed, &mut random, commits, len_max);
+        let (committed, synced) = (test_bed.committed, test_bed.synced());
         // The machine stops in the middle of another commit.
-        let before = fs::read(bench.path("journal")).unwrap();
+        let before = fs::read(test_bed.path("journal")).unwrap();
         let bytes = random.bytes(30_000);
-        bench.append(&bytes);
-        bench.commit();
-        let mut torn = fs::read(bench.path("journal")).unwrap();
+        test_bed.append(&bytes);
+        test_bed.commit();
+        let mut torn = fs::read(test_bed.path("journal")).unwrap();
         for at in (0..torn.len()).step_by(SECTOR) {
-            if random.coin() {
+            if random.random_bool() {
                 torn[at..at + SECTOR].copy_from_slice(&before[at..at + SECTOR]);
             }
         }
-        fs::write(bench.path("journal"), torn).unwrap();
-        let left = random.between(synced, bench.bytes.len() as u64);
-        bench.increment.set_len(left).unwrap();
-        if random.coin() {
+        fs::write(test_bed.path("journal"), torn).unwrap();
+        let left = random.between(synced, test_bed.bytes.len() as u64);
+        test_bed.increment.set_len(left).unwrap();
+        if random.random_bool() {
             // Some file systems write a file's length before its data.
-            let spoiled = random.between(synced, left);
-            bench.increment.set_len(spoiled).unwrap();
-            bench.increment.set_len(left).unwrap();
+            let zeroed_from = random.between(synced, left);
+            test_bed.increment.set_len(zeroed_from).unwrap();
+            test_bed.increment.set_len(left).unwrap();
         }
-        assert!(matches!(bench.recover(), Recovered::Whole(_)), "seed {seed}");
-        let found = bench.found();
+        assert!(matches!(test_bed.recover(), Recovered::Completed(_)), "seed {seed}");
+        let found = test_bed.found();
         assert!(found.len() as u64 >= committed, "seed {seed}: {} of {committed} bytes", found.len());
-        let same = found.iter().zip(&bench.bytes).take_while(|(found, wanted)| found == wanted).count();
+        let same = found.iter().zip(&test_bed.bytes).take_while(|(found, wanted)| found == wanted).count();
         assert!(same as u64 >= committed, "seed {seed}: wrong from byte {same} on, {committed} were committed");
     }
 }
 
 #[test]
-fn damage_of_a_journal_puts_nothing_wrong_back() {
+fn damaged_journal_never_corrupts_the_increment() {
     let mut random = Random(1);
-    let mut bench = Bench::new();
-    commit_some(&mut bench, &mut random, 30, 9_000);
-    let whole = fs::read(bench.path("journal")).unwrap();
-    let used = format::place(0, bench.journal.next) as usize;
+    let mut test_bed = TestBed::new();
+    commit_some(&mut test_bed, &mut random, 30, 9_000);
+    let whole = fs::read(test_bed.path("journal")).unwrap();
+    let used = format::file_offset(0, test_bed.journal.next) as usize;
     for _ in 0..300 {
         let mut damaged = whole[..used].to_vec();
         for _ in 0..1 + random.below(3) {
@@ -165,118 +165,124 @@ fn damage_of_a_journal_puts_nothing_wrong_back() {
             damaged[at] ^= 1 << random.below(8);
         }
         damaged.truncate(random.below(used + 1));
-        fs::write(bench.path("journal"), &damaged).unwrap();
-        let _ = recover_in(LATER, &bench.path("journal"), &bench.path("increment"));
-        assert_eq!(bench.found(), bench.bytes);
+        fs::write(test_bed.path("journal"), &damaged).unwrap();
+        let _ = recover_in(OTHER_BOOT, &test_bed.path("journal"), &test_bed.path("increment"));
+        assert_eq!(test_bed.found(), test_bed.bytes);
     }
 }
 
 #[test]
-fn halves_are_filled_in_turn_and_only_when_the_increment_has_what_they_held() {
+fn half_is_reused_only_after_the_increment_is_synced_past_it() {
     let mut random = Random(2);
-    let mut bench = Bench::new();
+    let mut test_bed = TestBed::new();
     let mut halves = Vec::new();
     while halves.len() < 4 {
         let bytes = random.bytes(FRAME_MAX);
-        bench.append(&bytes);
-        let (half, end) = (bench.journal.half, bench.committed);
-        bench.commit();
-        if bench.journal.half != half {
-            halves.push(bench.journal.half);
-            let ends = bench.journal.increment.as_ref().unwrap().ends;
-            assert!(ends[half] == end && ends[bench.journal.half] > end);
+        test_bed.append(&bytes);
+        let (half, end) = (test_bed.journal.half, test_bed.committed);
+        test_bed.commit();
+        if test_bed.journal.half != half {
+            halves.push(test_bed.journal.half);
+            let ends = test_bed.journal.increment.as_ref().unwrap().ends;
+            assert!(ends[half] == end && ends[test_bed.journal.half] > end);
         }
-        assert!(bench.journal.next <= HALF_BLOCKS);
+        assert!(test_bed.journal.next <= HALF_BLOCKS);
     }
     assert_eq!(halves, [1, 0, 1, 0]);
-    bench.increment.set_len(bench.synced()).unwrap();
-    assert!(matches!(bench.recover(), Recovered::Whole(_)));
-    assert_eq!(bench.found(), bench.bytes);
+    test_bed.increment.set_len(test_bed.synced()).unwrap();
+    assert!(matches!(test_bed.recover(), Recovered::Completed(_)));
+    assert_eq!(test_bed.found(), test_bed.bytes);
 }
 
 #[test]
-fn a_half_is_not_filled_anew_as_long_as_the_increment_lacks_what_it_holds() {
-    let mut bench = Bench::new();
-    let increment = bench.journal.increment.as_mut().unwrap();
+fn commit_is_refused_while_the_other_half_is_unsynced() {
+    let mut test_bed = TestBed::new();
+    let increment = test_bed.journal.increment.as_mut().unwrap();
     // The increment itself is not synced.
-    increment.asked.offset = u64::MAX;
+    increment.requested.offset = u64::MAX;
     let bytes = vec![b'.'; FRAME_MAX];
     let mut offset = 0;
-    let mut commit = |bench: &mut Bench| {
-        bench.append(&bytes);
-        let committed = bench.journal.commit(offset, offset + bytes.len() as u64).unwrap();
+    let mut commit = |test_bed: &mut TestBed| {
+        test_bed.append(&bytes);
+        let committed = test_bed.journal.commit(offset, offset + bytes.len() as u64).unwrap();
         offset += if committed { bytes.len() as u64 } else { 0 };
         committed
     };
     let frames_max = 2 * HALF_BLOCKS as usize * format::BLOCK / FRAME_MAX;
-    assert!((0..=frames_max).any(|_| !commit(&mut bench)));
-    let increment = bench.journal.increment.as_ref().unwrap();
-    assert!(bench.journal.half == 1 && increment.ends[1] > increment.ends[0]);
-    increment.checkpoint.reach(increment.ends[0]);
-    assert!(commit(&mut bench) && bench.journal.half == 0);
+    assert!((0..=frames_max).any(|_| !commit(&mut test_bed)));
+    let increment = test_bed.journal.increment.as_ref().unwrap();
+    assert!(test_bed.journal.half == 1 && increment.ends[1] > increment.ends[0]);
+    increment.checkpoint.advance(increment.ends[0]);
+    assert!(commit(&mut test_bed) && test_bed.journal.half == 0);
 }
 
 #[test]
-fn after_a_crash_of_the_process_alone_the_increment_is_as_its_user_left_it() {
-    let mut bench = Bench::new();
-    bench.append(b"*1\r\n$4\r\nPING\r\n");
-    bench.commit();
-    bench.increment.set_len(3).unwrap();
-    let (journal, increment) = (bench.path("journal"), bench.path("increment"));
+fn nothing_is_recovered_after_a_process_crash_unless_forced() {
+    let mut test_bed = TestBed::new();
+    test_bed.append(b"*1\r\n$4\r\nPING\r\n");
+    test_bed.commit();
+    test_bed.increment.set_len(3).unwrap();
+    let (journal, increment) = (test_bed.path("journal"), test_bed.path("increment"));
     assert_eq!(recover(&journal, &increment).unwrap(), Recovered::Nothing);
-    assert_eq!(bench.found(), b"*1\r");
+    assert_eq!(test_bed.found(), b"*1\r");
     // Unless it could not be synced.
-    bench.journal.demand();
-    assert_eq!(recover(&journal, &increment).unwrap(), Recovered::Whole(11));
-    assert_eq!(bench.found(), bench.bytes);
+    test_bed.journal.force_recovery();
+    assert_eq!(recover(&journal, &increment).unwrap(), Recovered::Completed(11));
+    assert_eq!(test_bed.found(), test_bed.bytes);
 }
 
 #[test]
-fn nothing_is_put_into_another_file_or_another_state_of_the_same() {
-    let mut bench = Bench::new();
-    bench.append(b"first");
-    bench.commit();
-    let other = bench.path("other");
-    fs::copy(bench.path("increment"), &other).unwrap();
-    assert_eq!(recover_in(LATER, &bench.path("journal"), &other).unwrap(), Recovered::Nothing);
-    assert_eq!(recover_in(LATER, &bench.path("none"), &bench.path("increment")).unwrap(), Recovered::Nothing);
-    assert_eq!(recover_in(LATER, &bench.path("journal"), &bench.path("none")).unwrap(), Recovered::Nothing);
-    bench.journal.forget(5);
-    bench.append(b"second");
-    bench.commit();
-    fs::write(bench.path("increment"), b"FIRST").unwrap();
-    assert_eq!(bench.recover(), Recovered::Misfit);
-    fs::write(bench.path("increment"), b"fir").unwrap();
-    assert_eq!(bench.recover(), Recovered::Misfit);
-    fs::write(bench.path("increment"), b"first").unwrap();
-    assert_eq!(bench.recover(), Recovered::Whole(6));
-    assert_eq!(bench.found(), b"firstsecond");
+fn recovery_skips_other_files_and_mismatched_contents() {
+    let mut test_bed = TestBed::new();
+    test_bed.append(b"first");
+    test_bed.commit();
+    let other = test_bed.path("other");
+    fs::copy(test_bed.path("increment"), &other).unwrap();
+    assert_eq!(recover_in(OTHER_BOOT, &test_bed.path("journal"), &other).unwrap(), Recovered::Nothing);
+    assert_eq!(
+        recover_in(OTHER_BOOT, &test_bed.path("none"), &test_bed.path("increment")).unwrap(),
+        Recovered::Nothing
+    );
+    assert_eq!(recover_in(OTHER_BOOT, &test_bed.path("journal"), &test_bed.path("none")).unwrap(), Recovered::Nothing);
+    test_bed.journal.discard_frames(5);
+    test_bed.append(b"second");
+    test_bed.commit();
+    fs::write(test_bed.path("increment"), b"FIRST").unwrap();
+    assert_eq!(test_bed.recover(), Recovered::Mismatch);
+    fs::write(test_bed.path("increment"), b"fir").unwrap();
+    assert_eq!(test_bed.recover(), Recovered::Mismatch);
+    fs::write(test_bed.path("increment"), b"first").unwrap();
+    assert_eq!(test_bed.recover(), Recovered::Completed(6));
+    assert_eq!(test_bed.found(), b"firstsecond");
 }
 
 #[test]
-fn what_was_of_an_earlier_increment_is_not_of_the_next() {
+fn frames_of_an_earlier_increment_are_not_applied_to_the_next() {
     let mut random = Random(3);
-    let mut bench = Bench::new();
+    let mut test_bed = TestBed::new();
     // Both halves hold frames of the first.
-    while bench.journal.half == 0 {
-        commit_some(&mut bench, &mut random, 1, FRAME_MAX);
+    while test_bed.journal.half == 0 {
+        commit_some(&mut test_bed, &mut random, 1, FRAME_MAX);
     }
-    bench.increment.sync_data().unwrap();
-    let mut next = increment_in(&bench.folder, "next");
-    bench.journal.follow(&next, 0).unwrap();
+    test_bed.increment.sync_data().unwrap();
+    let mut next = increment_in(&test_bed.dir, "next");
+    test_bed.journal.begin_increment(&next, 0).unwrap();
     next.write_all(b"next").unwrap();
-    assert!(bench.journal.commit(0, 4).unwrap());
-    assert_eq!(bench.recover(), Recovered::Nothing);
+    assert!(test_bed.journal.commit(0, 4).unwrap());
+    assert_eq!(test_bed.recover(), Recovered::Nothing);
     next.set_len(0).unwrap();
-    assert_eq!(recover_in(LATER, &bench.path("journal"), &bench.path("next")).unwrap(), Recovered::Whole(4));
-    assert_eq!(fs::read(bench.path("next")).unwrap(), b"next");
+    assert_eq!(
+        recover_in(OTHER_BOOT, &test_bed.path("journal"), &test_bed.path("next")).unwrap(),
+        Recovered::Completed(4)
+    );
+    assert_eq!(fs::read(test_bed.path("next")).unwrap(), b"next");
 }
 
 #[test]
-fn a_journal_that_ends_leaves_nothing_when_it_is_removed() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("journal");
-    Journal::make(&path).unwrap().end().unwrap();
+fn closing_a_journal_deletes_its_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("journal");
+    Journal::create(&path).unwrap().close().unwrap();
     assert!(!path.exists());
     remove(&path).unwrap();
 }

@@ -5,7 +5,7 @@ use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, Spec};
 use kvick_core::clients::ClientFlags;
 use kvick_core::tracking::prefixes::first_overlap;
-use kvick_core::tracking::{Mode, OwnTracking};
+use kvick_core::tracking::{ClientTracking, Mode};
 use kvick_engine::session::{Client, Session, SessionHandler};
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
@@ -115,7 +115,7 @@ fn check(client: &Client, request: &Request<'_>) -> Result<(), Error> {
 }
 
 /// Refuses prefixes that overlap with each other or with the client's present prefixes: one is a prefix of the other.
-fn check_overlaps(own: Option<&OwnTracking>, prefixes: &[&[u8]]) -> Result<(), Error> {
+fn check_overlaps(own: Option<&ClientTracking>, prefixes: &[&[u8]]) -> Result<(), Error> {
     let among_them = first_overlap(prefixes);
     // An overlap with a present prefix is reported first.
     let until = among_them.map_or(prefixes.len(), |(first, _)| first + 1);
@@ -133,7 +133,7 @@ fn check_overlaps(own: Option<&OwnTracking>, prefixes: &[&[u8]]) -> Result<(), E
 }
 
 /// The first prefix of a client that overlaps with this one.
-fn overlapping<'a>(own: &'a OwnTracking, prefix: &[u8]) -> Option<&'a Arc<[u8]>> {
+fn overlapping<'a>(own: &'a ClientTracking, prefix: &[u8]) -> Option<&'a Arc<[u8]>> {
     let all = own.prefixes.first().filter(|first| first.is_empty());
     // The client's prefixes do not overlap with each other, so a prefix of this one directly precedes it.
     let shorter = || own.prefixes.range::<[u8], _>((Bound::Unbounded, Bound::Included(prefix))).next_back();
@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn an_overlap_error_names_the_existing_prefix_first() {
         let text = |own: &[&str], prefixes: &[&str]| {
-            let own = OwnTracking { prefixes: own.iter().map(|prefix| prefix.as_bytes().into()).collect() };
+            let own = ClientTracking { prefixes: own.iter().map(|prefix| prefix.as_bytes().into()).collect() };
             let prefixes: Vec<_> = prefixes.iter().map(|prefix| prefix.as_bytes()).collect();
             let error = check_overlaps(Some(&own), &prefixes).err()?;
             let words = error.0.split('\'').map(str::to_owned).collect::<Vec<_>>();

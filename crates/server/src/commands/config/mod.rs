@@ -118,16 +118,16 @@ fn set(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         }
     }
     let server = cx.server;
-    let is_loading = server.admission.has(Reasons::LOADING | Reasons::LOADING_BESIDE);
+    let is_loading = server.admission.has(Reasons::LOADING | Reasons::ASYNC_LOADING);
     let caller = Caller { is_local: cx.client.is_local(), is_loading };
     let mut apply = |id, values: &_| apply::apply(Server::of(server), id, values);
     match server.config.set_many(caller, &pairs, &mut apply) {
         Ok(_) => {
             if sets(args, b"aof-disable-auto-gc") {
-                aof::collect_history(server);
+                aof::delete_history(server);
             }
             if sets_appendonly(args) {
-                aof::switch::follow_setting(server, cx.locked, cx.in_transaction);
+                aof::switch::apply_setting(server, cx.locked, cx.in_transaction);
             }
             cx.reply.ok();
             Ok(())

@@ -16,7 +16,7 @@ pub fn load(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     }
     let server = cx.server;
     // Write errors have been logged. Between two histories the files belong to the old one.
-    if !aof::flush(server) || server.aof.status().state == aof::State::Waiting {
+    if !aof::flush(server) || server.aof.status().state == aof::State::WaitRewrite {
         return Err(Error::text("ERR The append-only file does not hold all of the data now"));
     }
     // The files contain the function libraries too.
@@ -26,7 +26,7 @@ pub fn load(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     // The client waits for no key: the thread that owns the append-only file ends the wait.
     let waiter = Waiter::new(Kind::String, false, 0, Box::new(()));
     let (client, ticket, version) = (cx.client.info.clone(), waiter.ticket(), cx.client.version);
-    aof::order_reload(server, aof::Reload { client, ticket, version });
+    aof::request_reload(server, aof::Reload { client, ticket, version });
     *cx.waits = Some(waiter);
     Ok(())
 }

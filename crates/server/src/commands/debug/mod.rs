@@ -152,7 +152,7 @@ fn clog_tls(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     };
     tls::stream::fail_writes(on);
     if !on {
-        cx.server.send_all(|| Message::Unclog);
+        cx.server.send_all(|| Message::RetryWrites);
     }
     cx.reply.ok();
     Ok(())

@@ -14,11 +14,11 @@ pub fn write(context: &Context, page: &mut Page) {
     let persistence = &context.server.persistence;
     let (status, now_s) = (persistence.status(), clock::unix_ms() / 1000);
     let aof = context.server.aof.status();
-    let (is_loading, beside) =
-        (context.server.admission.has(Reasons::LOADING), context.server.admission.has(Reasons::LOADING_BESIDE));
+    let (is_loading, is_async_loading) =
+        (context.server.admission.has(Reasons::LOADING), context.server.admission.has(Reasons::ASYNC_LOADING));
     page.section("Persistence");
     page.field("loading", u8::from(is_loading));
-    page.field("async_loading", u8::from(beside));
+    page.field("async_loading", u8::from(is_async_loading));
     let running = status.active();
     let captured = running.map_or(0, |running| running.captured_bytes());
     let (saved, keys) = running.map_or((0, 0), |running| (running.progress.keys.load(Relaxed), running.keys));
@@ -47,7 +47,7 @@ pub fn write(context: &Context, page: &mut Page) {
     if aof.state != State::Off {
         write_files(context, &aof, page);
     }
-    if is_loading || beside {
+    if is_loading || is_async_loading {
         write_loading(&persistence.loading, now_s, page);
     }
 }

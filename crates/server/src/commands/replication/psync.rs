@@ -5,7 +5,7 @@ use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spe
 use kvick_config::tables::logging::HIDE_USER_DATA_FROM_LOG;
 use kvick_config::tables::replication::REPL_DISKLESS_SYNC;
 use kvick_core::clients::ClientFlags;
-use kvick_durability::persistence::form::Parts;
+use kvick_durability::persistence::format::Parts;
 use kvick_engine::feed::Feed;
 use kvick_engine::session::{Session, SessionHandler};
 use kvick_replication::failover::State;

@@ -3,7 +3,7 @@
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Categories, Command, Flags, Group, Spec};
 use kvick_config::tables::replication::DUAL_CHANNEL_REPLICATION_ENABLED;
-use kvick_durability::persistence::form::Parts;
+use kvick_durability::persistence::format::Parts;
 use kvick_engine::session::{Session, SessionHandler};
 use kvick_replication::replicas::Replica;
 use kvick_resp::Args;
@@ -91,7 +91,7 @@ fn replconf(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         at += 2;
     }
     if moved {
-        cx.server.aof.replicas_moved();
+        cx.server.aof.on_replica_ack();
     }
     if is_answered {
         cx.reply.ok();

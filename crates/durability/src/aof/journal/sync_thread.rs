@@ -30,7 +30,7 @@ impl Checkpoint {
         self.offset.load(Ordering::Acquire)
     }
 
-    pub fn reach(&self, offset: u64) {
+    pub fn advance(&self, offset: u64) {
         self.offset.fetch_max(offset, Ordering::AcqRel);
     }
 
@@ -48,41 +48,41 @@ struct Task {
 }
 
 /// See the module's documentation. Dropping it ends the thread.
-pub(super) struct Keeper {
+pub(super) struct SyncThread {
     tasks: Sender<Task>,
-    made: Receiver<io::Result<Arc<File>>>,
+    created: Receiver<io::Result<Arc<File>>>,
     thread: JoinHandle<()>,
 }
 
-impl Keeper {
+impl SyncThread {
     /// Starts the thread, which creates a journal file at this path.
-    pub fn start(path: PathBuf) -> io::Result<Keeper> {
-        let ((tasks, waiting), (done, made)) = (mpsc::channel(), mpsc::channel());
+    pub fn start(path: PathBuf) -> io::Result<SyncThread> {
+        let ((tasks, waiting), (done, created)) = (mpsc::channel(), mpsc::channel());
         let thread = std::thread::Builder::new().name("aof-journal".into()).spawn(move || {
             kvick_runtime::memory::register_thread();
             affinity::set(Role::Background);
-            let file = make(&path).map(Arc::new);
+            let file = create(&path).map(Arc::new);
             let kept = file.as_ref().ok().cloned();
             // The receiver may be gone.
             let _ = done.send(file);
             if let Some(journal) = kept {
-                waiting.iter().for_each(|task| carry_out(&task, &journal));
+                waiting.iter().for_each(|task| sync_task(&task, &journal));
             }
         })?;
-        Ok(Keeper { tasks, made, thread })
+        Ok(SyncThread { tasks, created, thread })
     }
 
     /// Waits until all requested work is done.
-    pub fn end(self) {
+    pub fn close(self) {
         drop(self.tasks);
         // The thread has logged its errors.
         let _ = self.thread.join();
     }
 
     /// The file, once it has been created.
-    pub fn made(&self) -> io::Result<Option<Arc<File>>> {
-        match self.made.try_recv() {
-            Ok(made) => made.map(Some),
+    pub fn created(&self) -> io::Result<Option<Arc<File>>> {
+        match self.created.try_recv() {
+            Ok(created) => created.map(Some),
             Err(TryRecvError::Empty) => Ok(None),
             Err(TryRecvError::Disconnected) => Err(io::Error::other("its thread has ended")),
         }
@@ -96,37 +96,38 @@ impl Keeper {
 }
 
 /// Creates a file and writes all of its blocks.
-fn make(path: &Path) -> io::Result<File> {
-    let made = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path).and_then(|mut file| {
-        let zeros = vec![0; CHUNK];
-        let mut left = format::FILE as usize;
-        while left > 0 {
-            let len = left.min(CHUNK);
-            file.write_all(&zeros[..len])?;
-            left -= len;
-        }
-        file.sync_all()?;
-        fsync_dir::sync_of(path)?;
-        Ok(file)
-    });
-    if made.is_err() {
+fn create(path: &Path) -> io::Result<File> {
+    let created =
+        OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path).and_then(|mut file| {
+            let zeros = vec![0; CHUNK];
+            let mut left = format::FILE as usize;
+            while left > 0 {
+                let len = left.min(CHUNK);
+                file.write_all(&zeros[..len])?;
+                left -= len;
+            }
+            file.sync_all()?;
+            fsync_dir::sync_of(path)?;
+            Ok(file)
+        });
+    if created.is_err() {
         // A partial file is useless.
         let _ = super::remove(path);
     }
-    made
+    created
 }
 
-fn carry_out(task: &Task, journal: &File) {
+fn sync_task(task: &Task, journal: &File) {
     // If nobody uses the increment any more, others have synced it.
     let Some(checkpoint) = task.checkpoint.upgrade() else { return };
     if checkpoint.offset() >= task.offset {
         return;
     }
     match task.file.sync_data() {
-        Ok(()) => checkpoint.reach(task.offset),
+        Ok(()) => checkpoint.advance(task.offset),
         Err(error) => {
             // If this fails, the next start trusts the increment; nothing else can be done.
-            let _ = format::demand(journal);
+            let _ = format::force_recovery(journal);
             checkpoint.failed.store(error.raw_os_error().unwrap_or(libc::EIO), Ordering::Release);
         }
     }

@@ -25,7 +25,7 @@ const COMMANDS_BUFFER: usize = 64 * 1024;
 
 /// See the module's documentation.
 #[derive(Clone)]
-pub struct Form {
+pub struct Format {
     kind: Kind,
     /// Function libraries, as the last dump had them.
     functions: Vec<Arc<[u8]>>,
@@ -83,42 +83,42 @@ fn stream_position(core: &DurableCore) -> Option<StreamPosition> {
 }
 
 /// The version of the user's dumps.
-pub fn kept_version(core: &DurableCore) -> u16 {
+pub fn dump_version(core: &DurableCore) -> u16 {
     match core.config.read(RDB_SAVE_VERSION) {
         RdbSaveVersion::Valkey9 => VERSION,
         RdbSaveVersion::Redis72 => VERSION_REDIS,
     }
 }
 
-impl Form {
+impl Format {
     /// The user's dump.
-    pub fn dump(core: &DurableCore) -> Form {
-        Form::new(core, Form::dump_kind(core, kept_version(core), false))
+    pub fn dump(core: &DurableCore) -> Format {
+        Format::new(core, Format::dump_kind(core, dump_version(core), false))
     }
 
     /// The base of an append-only file.
-    pub fn aof_base(core: &DurableCore) -> Form {
+    pub fn aof_base(core: &DurableCore) -> Format {
         let values = core.config.values();
         let kind = match values.read(AOF_USE_RDB_PREAMBLE) {
-            true => Form::dump_kind(core, VERSION, true),
+            true => Format::dump_kind(core, VERSION, true),
             false => Kind::Commands { timestamp: values.read(AOF_TIMESTAMP_ENABLED) },
         };
-        Form::new(core, kind)
+        Format::new(core, kind)
     }
 
     /// A dump for replicas, in a version that all of them can read, with the requested parts.
-    pub fn for_replicas(core: &DurableCore, version: u16, parts: Parts) -> Form {
-        let mut form = Form::new(core, Form::dump_kind(core, version, false));
-        form.has_keys = parts.keys;
+    pub fn for_replicas(core: &DurableCore, version: u16, parts: Parts) -> Format {
+        let mut format = Format::new(core, Format::dump_kind(core, version, false));
+        format.has_keys = parts.keys;
         if !parts.functions {
-            form.functions.clear();
+            format.functions.clear();
         }
-        form
+        format
     }
 
-    fn new(core: &DurableCore, kind: Kind) -> Form {
+    fn new(core: &DurableCore, kind: Kind) -> Format {
         let functions = core.scripting.library_sources();
-        Form { kind, functions, has_keys: true, created_s: clock::unix_ms() / 1000 }
+        Format { kind, functions, has_keys: true, created_s: clock::unix_ms() / 1000 }
     }
 
     fn dump_kind(core: &DurableCore, version: u16, aof_base: bool) -> Kind {
