@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_say_what_they_are() {
+    fn functions_report_their_metadata() {
         let code = b"server.register_function{function_name = 'f', description = 'for tests', flags = {'no-writes', \
             'Allow-Stale'}, callback = function() return 1 end}
             server.register_function('g', function() return 2 end)";
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_remains_of_what_fails_or_is_dropped() {
+    fn failed_and_dropped_scripts_leave_nothing() {
         let mut vm = vm();
         let big = "local big = string and 1 or 1 server.register_function('f', function() return 'x' end)";
         let failing = format!(
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn loading_takes_no_longer_than_it_may() {
+    fn loading_has_a_time_limit() {
         let mut vm = vm();
         let failure = vm.load_library(b"while true do end", Some(Duration::from_millis(5))).unwrap_err();
         assert_eq!(failure.text(), b"ERR Error registering functions: ERR FUNCTION LOAD timeout");

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_where_they_happened() {
+    fn errors_include_their_location() {
         let at = |script| eval(script).trim_end().to_string();
         assert_eq!(at("error('x')"), "-ERR user_script:1: x script: on @user_script:1.");
         assert_eq!(
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_must_end_ends() {
+    fn runaway_scripts_are_stopped() {
         for script in [
             "while true do end",
             "while true do pcall(function() while true do end end) end",
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn random_numbers_are_those_of_valkey() {
+    fn random_numbers_match_valkey() {
         let script = "return {math.random(1000000), math.random(1000000), math.random(1000000)}";
         assert_eq!(eval(script), "*3\r\n:396465\r\n:840486\r\n:353337\r\n");
     }

@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn any_stops_when_enough_are_found() {
+    fn any_option_stops_at_the_count() {
         let mut bench = bench();
         assert!(bench.run("GEOSEARCH s FROMLONLAT 15 37 BYBOX 400 400 km COUNT 2 ANY").starts_with("*2 "));
         assert!(bench.run("GEOSEARCH s FROMLONLAT 15 37 BYBOX 400 400 km COUNT 9 ANY DESC").starts_with("*4 $5 edge1"));
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_go_together_is_refused() {
+    fn conflicting_options_are_rejected() {
         let mut bench = bench();
         for (command, error) in [
             ("GEOSEARCH s FROMLONLAT 15 37 BYRADIUS 200", "syntax error"),

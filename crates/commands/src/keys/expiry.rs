@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_told_in_four_ways() {
+    fn ttl_reports_seconds_or_milliseconds_relative_or_absolute() {
         let mut bench = bench();
         let told = |bench: &mut Bench, key: &str| {
             ["TTL", "PTTL", "EXPIRETIME", "PEXPIRETIME"].map(|name| bench.run(&format!("{name} {key}")))
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_lives_until_its_time() {
+    fn key_lives_until_its_expiry() {
         let mut bench = bench();
         bench.run("MSET a v b v c v d v e v");
         bench.run("EXPIRE a 1");
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_propagated_as_absolute_ones() {
+    fn times_are_propagated_as_absolute() {
         let mut bench = bench();
         bench.run("SET k v");
         bench.run("EXPIRE k 10");
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_has_passed_deletes_the_key() {
+    fn expiry_in_the_past_deletes_the_key() {
         let mut bench = bench();
         for (count, request) in ["EXPIRE k -1", "PEXPIRE k 0", "EXPIREAT k 1", "PEXPIREAT k -5"].iter().enumerate() {
             bench.run("SET k v");
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_look_at_the_time_the_key_has() {
+    fn expire_conditions_compare_with_the_current_expiry() {
         let mut bench = bench();
         // Replies for a key without expiry, and for a later, an equal and an earlier time than the current expiry.
         let cases = [

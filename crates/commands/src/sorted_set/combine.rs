@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn results_are_stored_and_replace_what_was_there() {
+    fn stored_results_replace_the_destination() {
         let mut bench = bench();
         bench.run("SET d text");
         assert_eq!(bench.run("ZUNIONSTORE d 2 a b"), ":4");
@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_sets_count_as_sorted_ones() {
+    fn plain_sets_are_combined_with_score_one() {
         let mut bench = bench();
         bench.run("SADD s x y 7");
         assert_eq!(
@@ -535,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_of_subtracting_agree() {
+    fn both_difference_algorithms_agree() {
         let mut bench = Bench::new(&[COMMANDS]);
         let pairs = |range: std::ops::Range<u32>| range.map(|n| format!(" {n} m{n}")).collect::<String>();
         bench.run(&format!("ZADD a{}", pairs(0..100)));
@@ -547,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn infinities_never_make_a_score_that_is_no_number() {
+    fn infinities_never_produce_nan_scores() {
         let mut bench = Bench::new(&[COMMANDS]);
         bench.run("ZADD a inf x");
         bench.run("ZADD b -inf x");
@@ -557,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_options_are_rejected() {
         let mut bench = bench();
         bench.run("SET s 1");
         for (command, error) in [

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn each_command_takes_its_own_words() {
+    fn each_command_has_its_own_options() {
         let words = [
             ("nx", [true, false, true]),
             ("XX", [true, false, true]),
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn conflicts_and_missing_arguments_are_refused() {
+    fn conflicting_and_missing_arguments_are_rejected() {
         let refused = [
             "nx xx",
             "xx nx",

@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn set_overwrites_and_says_so() {
+    fn set_overwrites_and_fires_an_event() {
         let mut bench = bench();
         assert_eq!(bench.run("SET k one"), "+OK");
         assert_eq!(bench.events(), ["new", "set"]);
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_that_fails_changes_nothing() {
+    fn failed_condition_changes_nothing() {
         let mut bench = bench();
         assert_eq!(bench.run("SET k a XX"), "$-1");
         assert_eq!(bench.run("SET k a IFEQ a"), "$-1");
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_propagated_as_absolute_ones() {
+    fn times_are_propagated_as_absolute() {
         let mut bench = bench();
         let requests = [
             "SET k v EX 10",
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_lives_until_its_time_and_a_plain_set_clears_that() {
+    fn key_lives_until_its_expiry_and_plain_set_clears_it() {
         let mut bench = bench();
         bench.run("SET a v PX 10");
         bench.run("SET b v PX 10");
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_has_passed_removes_the_key() {
+    fn expiry_in_the_past_removes_the_key() {
         let mut bench = bench();
         assert_eq!(bench.run("SET k v EXAT 1"), "+OK");
         assert_eq!(bench.run("SET k v"), "+OK");
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_checked_after_all_words() {
+    fn times_are_checked_after_all_options() {
         let mut bench = bench();
         assert_eq!(bench.run("SET k v EX x NO"), "-ERR syntax error");
         assert_eq!(bench.run("SET k v EX x"), "-ERR value is not an integer or out of range");
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_value_is_stored_whole() {
+    fn large_value_is_stored_whole() {
         let mut bench = bench();
         let value = vec![b'x'; 100_000];
         assert_eq!(bench.run_words(&[b"SET", b"k", &value]), b"+OK\r\n");
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn older_kin() {
+    fn deprecated_variants() {
         let mut bench = bench();
         assert_eq!(bench.run("SETNX k a"), ":1");
         assert_eq!(bench.run("SETNX k b"), ":0");
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn delifeq_deletes_what_reads_the_same() {
+    fn delifeq_deletes_equal_values() {
         let mut bench = bench();
         bench.run("SET k 12");
         assert_eq!(bench.run("DELIFEQ k 012"), ":0");
