@@ -31,7 +31,7 @@ pub enum Names<'a> {
 
 impl<'a> Names<'a> {
     /// The names that match `pattern`.
-    pub fn like(pattern: &'a [u8]) -> Names<'a> {
+    pub fn matching(pattern: &'a [u8]) -> Names<'a> {
         if pattern == b"*" { Names::All } else { Names::Like(pattern) }
     }
 
@@ -67,7 +67,7 @@ impl<'a> ScanOptions<'a> {
             let mut argument = || words.next().ok_or(Error::SYNTAX);
             match word.to_ascii_lowercase().as_slice() {
                 b"count" => options.count = parse_count(argument()?)?,
-                b"match" => options.names = Names::like(argument()?),
+                b"match" => options.names = Names::matching(argument()?),
                 b"type" if scanned == Scanned::Keys => options.kind = Some(parse_kind(argument()?)?),
                 b"novalues" if scanned != Scanned::Hash => {
                     return Err(Error::text("ERR NOVALUES option can only be used in HSCAN"));

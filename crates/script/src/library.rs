@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::convert::{push_error, returned_failure};
 use crate::lua::shared::Loading;
 use crate::lua::{Lua, REGISTRY, Raise, Results, Type, c_text};
-use crate::run::{self, WORLD};
+use crate::run::{self, ALL_GLOBALS};
 use crate::sandbox::protect::{self, Shown};
 use crate::settings::{Identity, Settings};
 use crate::{Failure, ScriptFlags, api};
@@ -46,8 +46,8 @@ pub(crate) fn load(
     let deadline = time_limit.and_then(|limit| Instant::now().checked_add(limit));
     lua.state().loading = Some(Loading { functions: Vec::new(), deadline });
     lua.raw_get_field(REGISTRY, LOADING_GLOBAL);
-    protect::look_into(lua);
-    lua.push_kept(compiled);
+    protect::set_globals_index(lua);
+    lua.push_ref(compiled);
     let ended = run::protected(lua, settings, |lua| lua.call_protected(0, Some(0), None));
     let loading = lua.state().loading.take();
     let functions = loading.map(|loading| loading.functions).unwrap_or_default();
@@ -60,8 +60,8 @@ pub(crate) fn load(
         }
     };
     lua.forget(compiled);
-    lua.push_value(WORLD);
-    protect::look_into(lua);
+    lua.push_value(ALL_GLOBALS);
+    protect::set_globals_index(lua);
     run::clear(lua);
     outcome
 }
@@ -127,7 +127,7 @@ fn read_named(lua: Lua<'_>) -> Result<ScriptFlags, &'static str> {
              named arguments).",
         );
     }
-    protect::reveal(lua, 1);
+    protect::unwrap_protected(lua, 1);
     lua.set_top(CALLBACK);
     let mut flags = ScriptFlags::default();
     lua.push_nil();

@@ -33,8 +33,8 @@ impl ScriptFlags {
         self.set(|flag| name.eq_ignore_ascii_case(flag.as_bytes()))
     }
 
-    /// Sets the first flag for which `is_meant` returns true.
-    fn set(&mut self, is_meant: impl Fn(&str) -> bool) -> bool {
+    /// Sets the first flag for which `matches` returns true.
+    fn set(&mut self, matches: impl Fn(&str) -> bool) -> bool {
         let flags = [
             (&mut self.no_writes, "no-writes"),
             (&mut self.allow_oom, "allow-oom"),
@@ -42,7 +42,7 @@ impl ScriptFlags {
             (&mut self.no_cluster, "no-cluster"),
             (&mut self.allow_cross_slot_keys, "allow-cross-slot-keys"),
         ];
-        let meant = flags.into_iter().find(|(_, name)| is_meant(name));
+        let meant = flags.into_iter().find(|(_, name)| matches(name));
         meant.map(|(flag, _)| *flag = true).is_some()
     }
 

@@ -5,9 +5,9 @@ use kvick_script::{Host, Identity, Kind, LogLevel, Propagation, Settings, Vm};
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 
-struct Nobody;
+struct NoHost;
 
-impl Host for Nobody {
+impl Host for NoHost {
     fn call(&mut self, _: &[&[u8]], _: Version, out: &mut Vec<u8>) {
         out.extend_from_slice(b"+OK\r\n");
     }
@@ -41,7 +41,7 @@ fn run(vm: &mut Vm, script: &[u8], argument: &[u8]) -> Vec<u8> {
     let mut reply = Reply::new(&mut out, Version::Resp3);
     let outcome = vm
         .compile_script(digest, script)
-        .and_then(|()| vm.run_script(digest, std::iter::empty(), std::iter::once(argument), &mut Nobody, &mut reply));
+        .and_then(|()| vm.run_script(digest, std::iter::empty(), std::iter::once(argument), &mut NoHost, &mut reply));
     if let Err(failure) = outcome {
         reply.error(failure.text());
     }

@@ -121,9 +121,9 @@ fn corrupt_payload_is_logged() {
     let payload =
         [&[18, 1, 2, 10][..], &listpack, &[80, 0], &[0xfb, 0x5e, 0x35, 0x56, 0xf9, 0xc5, 0x7c, 0x71]].concat();
     assert_eq!(restore(&mut bench, "list", "0", &payload, &[]), "-ERR Bad data format");
-    let remark = bench.remark.take().expect("a reason");
+    let remark = bench.log_message.take().expect("a reason");
     assert!(remark.starts_with("Internal error in RDB reading offset "), "{remark}");
     assert!(remark.ends_with(" -> Listpack integrity check failed."), "{remark}");
     bench.run("rpush list b");
-    assert_eq!(bench.remark, None);
+    assert_eq!(bench.log_message, None);
 }

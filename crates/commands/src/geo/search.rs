@@ -383,12 +383,12 @@ fn find<'a>(set: &'a SortedSet, shape: &Shape, centre: Place, options: &Options)
 
 /// Lists the members found, with the requested details.
 fn list(reply: &mut Reply<'_>, found: &[Found<'_>], options: &Options, unit: f64) {
-    let beside =
+    let extras =
         [options.with_distance, options.with_hash, options.with_place].into_iter().filter(|with| *with).count();
     reply.array(found.len());
     for one in found {
-        if beside > 0 {
-            reply.array(beside + 1);
+        if extras > 0 {
+            reply.array(extras + 1);
         }
         reply.bulk(one.member.bytes(&mut IntBuf::default()));
         if options.with_distance {

@@ -92,8 +92,8 @@ impl Shape {
                 if latitude_distance(place.latitude, centre.latitude) > height * unit / 2.0 {
                     return None;
                 }
-                let beside = Place { longitude: centre.longitude, latitude: place.latitude };
-                if distance(place, beside) > width * unit / 2.0 {
+                let same_latitude = Place { longitude: centre.longitude, latitude: place.latitude };
+                if distance(place, same_latitude) > width * unit / 2.0 {
                     return None;
                 }
                 Some(distance(centre, place))

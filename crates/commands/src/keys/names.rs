@@ -29,7 +29,7 @@ pub const KEYS: Command<Handler> = Command::new(
 );
 
 fn keys(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
-    let names = Names::like(&args[1]);
+    let names = Names::matching(&args[1]);
     let end_max = cx.reply_end_max();
     let header = cx.reply.deferred();
     let mut found = 0;

@@ -26,7 +26,7 @@ pub const RENAME: Command<Handler> = Command::new(
 );
 
 fn rename(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
-    give_name(cx, args, true)?;
+    rename_key(cx, args, true)?;
     cx.reply.ok();
     Ok(())
 }
@@ -44,14 +44,14 @@ pub const RENAMENX: Command<Handler> = Command::new(
 );
 
 fn renamenx(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
-    let renamed = give_name(cx, args, false)?;
+    let renamed = rename_key(cx, args, false)?;
     cx.reply.int(renamed as i64);
     Ok(())
 }
 
 /// Renames the key at argument 1 to argument 2; overwrites an existing key only if `replace` is set. Returns whether
 /// the key was renamed.
-fn give_name(cx: &mut Context<'_>, args: Args<'_>, replace: bool) -> Result<bool, Error> {
+fn rename_key(cx: &mut Context<'_>, args: Args<'_>, replace: bool) -> Result<bool, Error> {
     let (key, new_key) = (cx.key(args, 1), cx.key(args, 2));
     if cx.db.get_for_write(key).is_none() {
         return Err(Error::NO_KEY);

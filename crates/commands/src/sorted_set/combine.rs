@@ -416,17 +416,17 @@ fn subtract(inputs: &[Input<'_>]) -> Builder {
     let Some((first, others)) = inputs.split_first() else { return result };
     // Either look up every member of the first in the others, or remove the members of the others from a copy of the
     // first. A lookup costs half as much as a removal.
-    let looks = first.source.len().saturating_mul(inputs.len()) / 2;
+    let lookups = first.source.len().saturating_mul(inputs.len()) / 2;
     let changes: usize = inputs.iter().map(|input| input.source.len()).sum();
-    let by_looking = looks <= changes;
+    let by_lookup = lookups <= changes;
     for (member, score) in first.source.iter() {
         let mut digits = IntBuf::default();
         let member = member.bytes(&mut digits);
-        if !by_looking || others.iter().all(|other| other.source.score(member).is_none()) {
+        if !by_lookup || others.iter().all(|other| other.source.score(member).is_none()) {
             result.update(member, |_| score);
         }
     }
-    if !by_looking {
+    if !by_lookup {
         for (member, _) in others.iter().flat_map(|other| other.source.iter()) {
             result.remove(member.bytes(&mut IntBuf::default()));
         }
@@ -455,8 +455,8 @@ impl Operation {
 fn list(cx: &mut Context<'_>, args: Args<'_>, name: &str, operation: Operation) -> Result<(), Error> {
     let request = Request::parse(cx, args, name, 1, operation)?;
     // Scores are returned as computed. A listpack would not preserve them: it has no minus zero.
-    let never_small = Limits { entries: 0, value: 0 };
-    let result = operation.result(request.inputs(cx, args), request.aggregate).build(never_small);
+    let no_listpack = Limits { entries: 0, value: 0 };
+    let result = operation.result(request.inputs(cx, args), request.aggregate).build(no_listpack);
     reply_list(&mut cx.reply, result.len(), request.with_scores);
     for entry in result.iter() {
         reply_element(&mut cx.reply, entry, request.with_scores);

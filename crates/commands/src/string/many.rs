@@ -203,7 +203,7 @@ fn propagate_with_time<'a>(
     if effects.has_readers() {
         let mut digits = IntBuf::default();
         let mut words: SmallVec<[&[u8]; 16]> = args.iter().take(pairs.end).collect();
-        condition.spell(&mut words);
+        condition.append_to(&mut words);
         words.extend([b"PXAT", Str::Int(at).bytes(&mut digits)]);
         effects.propagate(&words);
     }

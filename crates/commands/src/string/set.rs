@@ -80,7 +80,7 @@ fn set_with_options(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     };
     let key = cx.key(args, 1);
     let unconditional = options.condition == Condition::Always && !options.get;
-    if !unconditional && !look(cx, key, &options)? {
+    if !unconditional && !check_condition(cx, key, &options)? {
         if !options.get {
             cx.reply.null();
         }
@@ -105,7 +105,7 @@ fn set_with_options(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
 
 /// Looks the key up; returns whether the condition is met. With GET, also replies with the value, which must be a
 /// string.
-fn look(cx: &mut Context<'_>, key: Key<'_>, options: &Options<'_>) -> Result<bool, Error> {
+fn check_condition(cx: &mut Context<'_>, key: Key<'_>, options: &Options<'_>) -> Result<bool, Error> {
     let entry = if options.get { cx.db.get(key) } else { cx.db.get_for_write(key) };
     let compared = matches!(options.condition, Condition::Equal(_));
     let value = match entry {
@@ -147,7 +147,7 @@ fn set_until(cx: &mut Context<'_>, args: Args<'_>, index: usize, key: Key<'_>, a
 fn propagate_without_get(cx: &mut Context<'_>, args: Args<'_>, condition: Condition<'_>, keep: bool) {
     let mut words: SmallVec<[&[u8]; 6]> = SmallVec::new();
     words.extend([b"SET", &args[1], &args[2]]);
-    condition.spell(&mut words);
+    condition.append_to(&mut words);
     if keep {
         words.push(b"KEEPTTL");
     }

@@ -46,7 +46,7 @@ pub(crate) fn push_error(lua: Lua<'_>, text: &[u8]) {
 
 /// Pushes the table of an error as written by scripts and commands. A text of a single word gets an error code, and
 /// line ends around the message are removed.
-pub(crate) fn push_written_error(lua: Lua<'_>, text: &[u8]) {
+pub(crate) fn push_error_text(lua: Lua<'_>, text: &[u8]) {
     let text = c_text(text);
     lua.create_table(0, 2);
     match memchr::memchr(b' ', text) {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use kvick_resp::{Reply, Version};
 
-use crate::debugger::console::{Console, Heard};
+use crate::debugger::console::{Console, Received};
 use crate::debugger::session::{Debugger, SHOWN_MAX};
 use crate::testing::{DIGEST, FakeHost, machine, shown};
 use crate::{Kind, Settings};
@@ -13,21 +13,21 @@ use crate::{Kind, Settings};
 #[derive(Default)]
 pub(crate) struct Script {
     commands: VecDeque<Vec<u8>>,
-    heard: Vec<u8>,
+    received: Vec<u8>,
 }
 
 impl Console for Script {
     fn send(&mut self, bytes: &[u8]) {
-        self.heard.extend_from_slice(bytes);
+        self.received.extend_from_slice(bytes);
     }
 
-    fn receive(&mut self, into: &mut Vec<u8>) -> Heard {
+    fn receive(&mut self, into: &mut Vec<u8>) -> Received {
         match self.commands.pop_front() {
             Some(command) => {
                 into.extend_from_slice(&command);
-                Heard::Input
+                Received::Input
             }
-            None => Heard::Nobody,
+            None => Received::Disconnected,
         }
     }
 }
@@ -41,7 +41,7 @@ fn request(command: &str) -> Vec<u8> {
 /// The output of a session: a line per message, and the reply of the script.
 fn session_of(script: &str, commands: impl IntoIterator<Item = Vec<u8>>) -> Vec<String> {
     let mut vm = machine(Kind::Scripts, Settings::default());
-    let console = Script { commands: commands.into_iter().collect(), heard: Vec::new() };
+    let console = Script { commands: commands.into_iter().collect(), received: Vec::new() };
     let mut host = FakeHost { console: Some(console), ..FakeHost::default() };
     let mut debugger = Debugger::new(script.as_bytes());
     let mut out = Vec::new();
@@ -52,8 +52,8 @@ fn session_of(script: &str, commands: impl IntoIterator<Item = Vec<u8>>) -> Vec<
     let outcome = vm.debug_script(DIGEST, keys, arguments, &mut host, reply, &mut debugger);
     let mut console = host.console.take().expect("it is there");
     debugger.end(&mut console);
-    let heard = String::from_utf8_lossy(&console.heard).into_owned();
-    let told = heard.lines().filter_map(|line| line.strip_prefix('+').map(str::to_string));
+    let received = String::from_utf8_lossy(&console.received).into_owned();
+    let told = received.lines().filter_map(|line| line.strip_prefix('+').map(str::to_string));
     let told = told.chain([shown(outcome, out).trim_end().to_string()]).collect();
     assert_eq!(crate::testing::run(&mut vm, &mut host, "local a\na = 1\nreturn a", &[], &[]), ":1\r\n");
     told
@@ -249,8 +249,8 @@ fn abort_cannot_be_caught_even_in_console_code() {
     assert!(told.last().is_some_and(|reply| reply.starts_with("-ERR script aborted for user request")), "{told:?}");
 
     let mut vm = machine(Kind::Scripts, Settings::default());
-    let console = Script { commands: [request("e (function() while true do end end)()")].into(), heard: Vec::new() };
-    let mut host = FakeHost { console: Some(console), patience: Some(3), ..FakeHost::default() };
+    let console = Script { commands: [request("e (function() while true do end end)()")].into(), received: Vec::new() };
+    let mut host = FakeHost { console: Some(console), checks_left: Some(3), ..FakeHost::default() };
     vm.compile_script(DIGEST, b"return 1").expect("a script");
     let (mut out, mut debugger) = (Vec::new(), Debugger::new(b"return 1"));
     let reply = &mut Reply::new(&mut out, Version::Resp2);

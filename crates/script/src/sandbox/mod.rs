@@ -55,7 +55,7 @@ pub(crate) fn build(lua: Lua<'_>, kind: Kind, identity: &Identity, settings: &Se
     if kind == Kind::Functions {
         library::install(lua, identity);
     }
-    run::lay_base(lua);
+    run::init_stack_base(lua);
 }
 
 /// Protects all tables among the globals. A table with two names gets only one replacement.
