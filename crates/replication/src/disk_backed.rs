@@ -113,8 +113,8 @@ impl Sender {
         let is_kept = core.aof.status().state != State::Off || !is_only_for_replicas(core);
         // Another save may have replaced it.
         let inode = |metadata: io::Result<Metadata>| metadata.ok().map(|metadata| metadata.ino());
-        let is_it = inode(file.metadata()).is_some_and(|own| inode(std::fs::metadata(path)) == Some(own));
-        if core.config.read(RDB_DEL_SYNC_FILES) && !is_kept && is_it {
+        let is_same_file = inode(file.metadata()).is_some_and(|own| inode(std::fs::metadata(path)) == Some(own));
+        if core.config.read(RDB_DEL_SYNC_FILES) && !is_kept && is_same_file {
             logging::notice(format_args!("Removing the RDB file used to feed replicas in a persistence-less instance"));
             // A failure to delete it does no harm.
             let _ = std::fs::remove_file(path);
@@ -146,8 +146,8 @@ impl Sender {
         Ok(())
     }
 
-    fn end(&self, how: Ended) {
-        self.transfer.end(how);
+    fn end(&self, outcome: Ended) {
+        self.transfer.end(outcome);
         self.core.replication.wake_feeders(self.core, None);
     }
 }

@@ -1,4 +1,4 @@
-//! The thread that follows a primary: connects, shakes hands, synchronises, and applies the stream.
+//! The thread that follows a primary: connects, performs the handshake, synchronises, and applies the stream.
 //!
 //! It uses a blocking socket and may wait indefinitely, since it is not a worker. Clients can read while it applies
 //! commands, except keys that are just being changed.
@@ -319,7 +319,7 @@ impl Link<'_> {
             self.applier.tick();
             let mut pos = 0;
             let mut getack = false;
-            let mut violation = None;
+            let mut protocol_error = None;
             // The end of each request, and its argument spans.
             let mut requests: Vec<(usize, std::ops::Range<usize>)> = Vec::new();
             loop {
@@ -328,7 +328,7 @@ impl Link<'_> {
                     Parsed::Request => requests.push((pos, first..spans.len())),
                     Parsed::Incomplete | Parsed::Big { .. } => break,
                     Parsed::Error(error) => {
-                        violation = Some(error);
+                        protocol_error = Some(error);
                         break;
                     }
                 }
@@ -351,7 +351,7 @@ impl Link<'_> {
             }
             applied?;
             core.on_log_appended(None);
-            if let Some(error) = violation {
+            if let Some(error) = protocol_error {
                 return Err(LinkError::Refused(format!(
                     "Protocol error from the primary: {}",
                     String::from_utf8_lossy(&error.text())
@@ -386,8 +386,8 @@ impl Link<'_> {
                 upstream.last_io_ms.store(clock::unix_ms(), Ordering::Relaxed);
             }
             upstream.unapplied_bytes.store(input.len() as u64, Ordering::Relaxed);
-            let too_much = core.runtime_config().limits.query_buffer_exceeded(input.len());
-            if too_much || self.applier.is_doomed() || self.is_timed_out(primary_connection.timeout()) {
+            let is_over_limit = core.runtime_config().limits.query_buffer_exceeded(input.len());
+            if is_over_limit || self.applier.is_doomed() || self.is_timed_out(primary_connection.timeout()) {
                 upstream.unapplied_bytes.store(0, Ordering::Relaxed);
                 return Err(LinkError::Refused("Link with PRIMARY broken off while writes were paused.".into()));
             }

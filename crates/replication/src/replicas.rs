@@ -57,9 +57,9 @@ pub struct Replica {
     /// Whether it accepts a dump over a separate connection.
     pub supports_dual_channel: AtomicBool,
     /// Whether this connection requests a dump only, without the log.
-    pub wants_dump_only: AtomicBool,
+    pub is_dump_only: AtomicBool,
     /// The parts of the data set that it requests.
-    pub wanted_parts: Mutex<Parts>,
+    pub requested_parts: Mutex<Parts>,
     /// Whether this connection carries only the dump, for a replica that receives the log over another one.
     pub is_dump_channel: AtomicBool,
     /// The ID of the client that is this replica's dump channel; 0 for none.
@@ -94,8 +94,8 @@ impl Replica {
             announced: Mutex::default(),
             supports_eof: AtomicBool::new(false),
             supports_dual_channel: AtomicBool::new(false),
-            wants_dump_only: AtomicBool::new(false),
-            wanted_parts: Mutex::new(Parts::ALL),
+            is_dump_only: AtomicBool::new(false),
+            requested_parts: Mutex::new(Parts::ALL),
             is_dump_channel: AtomicBool::new(false),
             dump_channel: AtomicU64::new(0),
             pin: Mutex::default(),
@@ -160,7 +160,7 @@ impl Replica {
     }
 }
 
-fn good(all: &[Arc<Replica>], lag_s: u32, now_ms: i64) -> usize {
+fn count_good(all: &[Arc<Replica>], lag_s: u32, now_ms: i64) -> usize {
     let is_good = |replica: &&Arc<Replica>| {
         replica.stage() == Stage::Online && replica.since_ack_ms(now_ms) <= i64::from(lag_s) * 1000
     };
@@ -232,9 +232,9 @@ impl Replicas {
 
     /// The dump channel with this client ID, if the log is still retained for it.
     pub fn dump_channel(&self, client: u64) -> Option<Arc<Replica>> {
-        let fits = |channel: &&Arc<Replica>| channel.client.id == client && channel.pin.lock().is_some();
-        let attached = self.all.read().iter().find(fits).cloned();
-        attached.or_else(|| self.orphans.lock().iter().find(fits).cloned())
+        let matches = |channel: &&Arc<Replica>| channel.client.id == client && channel.pin.lock().is_some();
+        let attached = self.all.read().iter().find(matches).cloned();
+        attached.or_else(|| self.orphans.lock().iter().find(matches).cloned())
     }
 
     /// The number of dump channels for which the log is retained.
@@ -251,14 +251,14 @@ impl Replicas {
     }
 
     /// The number of online replicas that acknowledged within `lag_s` seconds.
-    pub fn good(&self, lag_s: u32, now_ms: i64) -> usize {
-        good(&self.all.read(), lag_s, now_ms)
+    pub fn count_good(&self, lag_s: u32, now_ms: i64) -> usize {
+        count_good(&self.all.read(), lag_s, now_ms)
     }
 
     /// Acts on that number under a lock, so that the last action uses the last count.
     pub fn with_good_count(&self, lag_s: u32, now_ms: i64, act: impl FnOnce(usize)) {
         let all = self.all.write();
-        act(good(&all, lag_s, now_ms));
+        act(count_good(&all, lag_s, now_ms));
     }
 
     /// The number of replicas that have applied the log up to an offset, or have it in a file with `synced`.

@@ -104,7 +104,7 @@ impl ReplicatedCore {
 
     /// Ends the waits of clients because the role changed.
     pub(crate) fn unblock_clients(&self, global: &mut Locked, stats: &WorkerStats) {
-        self.aof.end_waits(self, ROLE_CHANGED_ERROR);
+        self.aof.unblock_waiting_clients(self, ROLE_CHANGED_ERROR);
         self.unblock(global, stats);
     }
 
@@ -145,10 +145,10 @@ impl ReplicatedCore {
             let acks_expected = replica.stage() == Stage::Online && !replica.is_pre_psync.load(Ordering::Relaxed);
             let write_blocked_since_ms = replica.write_blocked_since_ms.load(Ordering::Relaxed);
             let is_stuck = write_blocked_since_ms != 0 && now_ms - write_blocked_since_ms > timeout_ms;
-            let takes_dump = matches!(replica.stage(), Stage::Saving | Stage::Receiving);
+            let receives_dump = matches!(replica.stage(), Stage::Saving | Stage::Receiving);
             let doing = match () {
                 () if acks_expected && replica.since_ack_ms(now_ms) > timeout_ms => "streaming sync",
-                () if takes_dump && is_stuck => "full sync",
+                () if receives_dump && is_stuck => "full sync",
                 () => continue,
             };
             {

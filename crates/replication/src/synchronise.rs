@@ -70,7 +70,7 @@ impl DumpSpec {
     fn requested_by(replica: &Replica) -> DumpSpec {
         const FORMAT_SINCE_VERSION: u32 = 9 << 16;
         let is_new = replica.version.load(Ordering::Relaxed) >= FORMAT_SINCE_VERSION;
-        DumpSpec { version: if is_new { VERSION } else { VERSION_REDIS }, parts: *replica.wanted_parts.lock() }
+        DumpSpec { version: if is_new { VERSION } else { VERSION_REDIS }, parts: *replica.requested_parts.lock() }
     }
 }
 
@@ -90,7 +90,7 @@ impl PendingFullSyncs {
 }
 
 /// Registers a replica for a full sync. It joins the running dump if possible. The caller holds the global lock.
-pub fn admit(core: &ReplicatedCore, replica: &Arc<Replica>) {
+pub fn register_for_full_sync(core: &ReplicatedCore, replica: &Arc<Replica>) {
     if replica.is_dump_channel.load(Ordering::Relaxed) {
         let is_empty = core.keyspace.log.backlog().is_empty();
         logging::debug(format_args!(
@@ -128,7 +128,7 @@ pub fn admit(core: &ReplicatedCore, replica: &Arc<Replica>) {
 fn join(core: &ReplicatedCore, current: &CurrentDump, replica: &Arc<Replica>) -> bool {
     let pending_full_syncs = &core.replication.pending_full_syncs;
     if DumpSpec::requested_by(replica) != current.spec
-        || replica.wants_dump_only.load(Ordering::Relaxed)
+        || replica.is_dump_only.load(Ordering::Relaxed)
         || current.transfer.readers() == 0
     {
         return false;
@@ -231,7 +231,7 @@ fn begin(core: &'static ReplicatedCore, waiting: &[Arc<Replica>], spec: DumpSpec
                 "Dual channel replication: Attach replica rdb client {} to repl buf block",
                 replica.client.id
             ));
-        } else if replica.wants_dump_only.load(Ordering::Relaxed) {
+        } else if replica.is_dump_only.load(Ordering::Relaxed) {
             follower = None;
         }
         pending_full_syncs
@@ -293,7 +293,7 @@ impl Destination for DisklessSync {
                 logging::notice(format_args!("Background RDB transfer terminated with success"));
             }
             Err(error) => {
-                if matches!(error, SaveError::Inexpressible(_)) {
+                if matches!(error, SaveError::Unrepresentable(_)) {
                     file::log_save_error(error);
                 }
                 logging::warning(format_args!("Background RDB transfer error"));

@@ -70,8 +70,8 @@ impl Transfer {
     }
 
     /// Ends it.
-    pub fn end(&self, how: Ended) {
-        self.inner.lock().ended = Some(how);
+    pub fn end(&self, outcome: Ended) {
+        self.inner.lock().ended = Some(outcome);
     }
 
     /// Abandons the transfer because no reader is left; true for the first call.
@@ -135,7 +135,7 @@ impl Reader {
                 Next::Chunk(chunk)
             }
             (None, None) => Next::Later,
-            (None, Some(how)) => Next::Ended(how),
+            (None, Some(outcome)) => Next::Ended(outcome),
         }
     }
 }
@@ -177,7 +177,7 @@ mod tests {
                         open += 1;
                     }
                     Next::Later => open += 1,
-                    Next::Ended(how) => assert_eq!(how, Ended::Complete),
+                    Next::Ended(outcome) => assert_eq!(outcome, Ended::Complete),
                 }
             }
             assert!(transfer.inner.lock().bytes <= BUFFERED_MAX + (1 << 20));

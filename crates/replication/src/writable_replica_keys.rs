@@ -56,9 +56,9 @@ impl WritableReplicaKeys {
 
 impl ReplicatedCore {
     /// Starts or stops recording the keys that clients change, depending on the role and the settings.
-    pub fn update_writable_replica_keys(&self, takes_writes: bool) {
+    pub fn update_writable_replica_keys(&self, is_writable: bool) {
         let own = &self.replication.writable_replica_keys;
-        let recording = takes_writes && self.replication.upstream.is_replica();
+        let recording = is_writable && self.replication.upstream.is_replica();
         if own.is_recording.swap(recording, Ordering::Relaxed) != recording {
             self.keyspace.tracking.set_noted(recording);
             if !recording {

@@ -3,7 +3,7 @@
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};
 use kvick_commands::timeout::until_ms;
-use kvick_durability::aof::waiting::{DISABLED, WaitKind, WaitingClient};
+use kvick_durability::aof::waiting::{AOF_DISABLED_ERROR, WaitKind, WaitingClient};
 use kvick_durability::aof::{State, rewrite};
 use kvick_durability::persistence::snapshots::{Busy, Purpose};
 use kvick_engine::session::{Session, SessionHandler};
@@ -127,7 +127,7 @@ fn wait(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let until_ms = until_ms(&args[3], false, cx.now_ms)?;
     let aof = &cx.server.aof;
     if local > 0 && aof.status().state == State::Off {
-        return Err(Error::text(DISABLED));
+        return Err(Error::text(AOF_DISABLED_ERROR));
     }
     let offset = cx.client.write_offset;
     let on_disk = u64::from(aof.synced() >= offset);

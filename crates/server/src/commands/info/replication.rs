@@ -18,7 +18,7 @@ pub fn write(context: &Context, page: &mut Page) {
     page.field("connected_slaves", replication.replicas.count());
     let (least, lag_s) = (values.read(settings::MIN_REPLICAS_TO_WRITE), values.read(settings::MIN_REPLICAS_MAX_LAG));
     if least > 0 && lag_s > 0 {
-        page.field("min_slaves_good_slaves", replication.replicas.good(lag_s, now_ms));
+        page.field("min_slaves_good_slaves", replication.replicas.count_good(lag_s, now_ms));
     }
     for (number, replica) in replication.replicas.all().iter().enumerate() {
         page.field(

@@ -69,7 +69,7 @@ fn psync(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         logging::warning(format_args!("Replica {} asks for synchronization but with a wrong offset", replica.name()));
         return Err(Error::NOT_INTEGER);
     }
-    if *replica.wanted_parts.lock() != Parts::ALL && !replica.supports_eof.load(Ordering::Relaxed) {
+    if *replica.requested_parts.lock() != Parts::ALL && !replica.supports_eof.load(Ordering::Relaxed) {
         // The dump would replace the server's own file.
         return Err(Error::text("ERR Filtered replica requires EOF capability"));
     }
@@ -86,7 +86,7 @@ fn psync(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
             synchronise::keep_backlog(cx.server);
             cx.server.replication.counts.full.fetch_add(1, Ordering::Relaxed);
             replica.set_stage(Stage::Waiting);
-            synchronise::admit(cx.server, &replica);
+            synchronise::register_for_full_sync(cx.server, &replica);
             Feed::waiting(replica)
         }
     }));

@@ -56,8 +56,8 @@ fn replconf(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
             }
             // Unknown capabilities are ignored.
             b"capa" => {}
-            b"rdb-only" => replica.wants_dump_only.store(parse_bool(value)?, Ordering::Relaxed),
-            b"rdb-filter-only" => *replica.wanted_parts.lock() = parts(value)?,
+            b"rdb-only" => replica.is_dump_only.store(parse_bool(value)?, Ordering::Relaxed),
+            b"rdb-filter-only" => *replica.requested_parts.lock() = parts(value)?,
             b"rdb-channel" => replica.is_dump_channel.store(parse_bool(value)?, Ordering::Relaxed),
             b"set-rdb-client-id" => {
                 let id = parse_i64(value).ok_or(Error::NOT_INTEGER)?;
