@@ -24,5 +24,5 @@ pub enum Replayed {
     /// It was executed or queued.
     Done,
     /// It began a transaction.
-    Begun,
+    BeganTransaction,
 }

@@ -18,7 +18,7 @@ use kvick_config::words::PropagationError;
 use kvick_core::admission::Reasons;
 use kvick_core::clients::{ClientFlags, ClientInfo};
 use kvick_core::executor::Executor;
-use kvick_replication::apply::{Apply, Ends, Superseded};
+use kvick_replication::apply::{Apply, Endpoints, Superseded};
 use kvick_resp::Args;
 use kvick_runtime::clock;
 use kvick_runtime::logging;
@@ -35,7 +35,7 @@ const ERROR_SHOWN_MAX: usize = 4096;
 /// Interval of log messages about replicated data that cannot be persisted.
 const DISK_WARNING_INTERVAL: Duration = Duration::from_secs(10);
 /// Interval of checks whether a script has ended or the append-only file has been replayed.
-const PAUSE: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Executes a primary's commands; see the module's documentation.
 pub struct Applier {
@@ -45,7 +45,7 @@ pub struct Applier {
     /// When the last log message about unpersisted data was written.
     disk_warned_at: Option<Instant>,
     /// The replication generation in which the primary is followed.
-    number: u64,
+    generation: u64,
 }
 
 impl Applier {
@@ -56,10 +56,10 @@ impl Applier {
         engine.effects().relay_only();
         Applier {
             engine,
-            client: primary(0, worker, &Ends::default()),
+            client: primary(0, worker, &Endpoints::default()),
             reply: Vec::new(),
             disk_warned_at: None,
-            number: 0,
+            generation: 0,
         }
     }
 
@@ -67,7 +67,7 @@ impl Applier {
         let upstream = &self.engine.server.replication.upstream;
         loop {
             // A command may leave the batch and enter it again, and the upstream may have changed meanwhile.
-            if upstream.number() != self.number {
+            if upstream.generation() != self.generation {
                 return Err(Superseded);
             }
             if self.engine.server.admission.has(Reasons::LOADING) {
@@ -140,7 +140,7 @@ impl Applier {
     /// Leaves the batch for a moment, so that other threads can take the global lock.
     fn pause(&mut self) {
         self.engine.leave();
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(POLL_INTERVAL);
         self.engine.enter();
     }
 
@@ -153,7 +153,7 @@ impl Applier {
         while self.engine.server.admission.has(Reasons::LOADING) {
             self.pause();
         }
-        if self.engine.server.replication.upstream.number() != self.number {
+        if self.engine.server.replication.upstream.generation() != self.generation {
             // A request that was not executed is not appended to the log either.
             self.engine.effects().relay_only();
             return Err(Superseded);
@@ -181,13 +181,13 @@ impl Applier {
 }
 
 impl Apply for Applier {
-    fn begin(&mut self, number: u64, database: usize, ends: &Ends) {
+    fn begin(&mut self, generation: u64, database: usize, endpoints: &Endpoints) {
         let server = self.engine.server;
-        self.client = primary(server.clients.next_id(), server.workers(), ends);
+        self.client = primary(server.clients.next_id(), server.workers(), endpoints);
         server.clients.add(self.client.info.clone());
         self.client.select(database);
         server.replication.upstream.database.store(database, Ordering::Relaxed);
-        self.number = number;
+        self.generation = generation;
     }
 
     fn exchange_staging(&mut self) {
@@ -221,9 +221,9 @@ impl Apply for Applier {
 }
 
 /// The client that represents the primary.
-fn primary(id: u64, worker: usize, ends: &Ends) -> Client {
-    let (peer, local) = (ends.peer.clone(), ends.local.clone());
-    let info = ClientInfo::new(id, worker, ends.fd, peer, local, false, clock::unix_ms());
+fn primary(id: u64, worker: usize, endpoints: &Endpoints) -> Client {
+    let (peer, local) = (endpoints.peer.clone(), endpoints.local.clone());
+    let info = ClientInfo::new(id, worker, endpoints.fd, peer, local, false, clock::unix_ms());
     let client = Client::new(Arc::new(info), Identity::superuser());
     client.info.set_flags(ClientFlags::PRIMARY | ClientFlags::FROM_LOG, true);
     client

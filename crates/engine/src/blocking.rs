@@ -23,7 +23,7 @@ use kvick_core::commandlog::Executed;
 use kvick_core::inbox::{Delivery, Served};
 use kvick_core::stats::WorkerStats;
 use kvick_replication::ReplicatedCore;
-use kvick_replication::role::CHANGED;
+use kvick_replication::role::ROLE_CHANGED_ERROR;
 use kvick_resp::{OwnedArgs, Reply, Version};
 use kvick_runtime::clock::Ticks;
 use kvick_store::{Key, Keyspace, Locked, Waiter};
@@ -118,7 +118,7 @@ pub fn unblock_all(core: &ReplicatedCore, global: &mut Locked, stats: &WorkerSta
             let primary = core.replication.upstream.target();
             let follows = flags.contains(ClientFlags::CAPA_REDIRECT);
             let text = primary.filter(|_| follows).map(|primary| format!("REDIRECT {}:{}", primary.host, primary.port));
-            let mut served = blocked.end(&waiter, Some(text.as_deref().unwrap_or(CHANGED)), stats);
+            let mut served = blocked.end(&waiter, Some(text.as_deref().unwrap_or(ROLE_CHANGED_ERROR)), stats);
             served.is_last = text.is_none();
             core.answer(served);
         }

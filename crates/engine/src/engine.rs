@@ -328,7 +328,7 @@ impl Engine {
                 client.last_command = previous;
                 return Outcome::Again;
             }
-            if self.server.is_handing_over()
+            if self.server.is_failover_in_progress()
                 && rejection::redirects(self.server, &client.info, self.flags_asked(client, command, args))
             {
                 // The redirection target is known once the replica has taken over.

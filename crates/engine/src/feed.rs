@@ -118,7 +118,7 @@ impl Feed {
                 FeedSource::Log(follower)
             }
             FeedSource::Log(follower) => {
-                if self.replica.stage() == Stage::Keeping {
+                if self.replica.stage() == Stage::BgTransfer {
                     self.set_online(core);
                 }
                 FeedSource::Log(follower)
@@ -129,8 +129,8 @@ impl Feed {
 
     fn set_online(&self, core: &ReplicatedCore) {
         self.replica.set_stage(Stage::Online);
-        self.replica.heard_ms.store(clock::unix_ms(), Ordering::Relaxed);
-        core.require_replicas(&core.config.values());
+        self.replica.last_ack_ms.store(clock::unix_ms(), Ordering::Relaxed);
+        core.update_good_replicas(&core.config.values());
         logging::notice(format_args!("Synchronization with replica {} succeeded", self.replica.name()));
     }
 

@@ -39,8 +39,8 @@ impl Engine {
         let env = Env::command(self.now_ms, &self.access, &self.stats.keyspace, &mut self.effects);
         let env = of_client(env, ClientFlags::NO_TOUCH, &self.runtime_config.commands, when_expired);
         let lazy = self.runtime_config.commands.lazy_server_del;
-        let under_way = &self.server.migration.under_way;
-        packed_key::settle(&mut job, under_way, &mut Db::new(&mut locked, db, env), lazy);
+        let active_keys = &self.server.migration.active_keys;
+        packed_key::delete_migrated(&mut job, active_keys, &mut Db::new(&mut locked, db, env), lazy);
         keys.iter().for_each(|key| locked.unwatch(db, *key, &job.watcher));
         job.watcher = Arc::new(Watcher::default());
         for packed_key in &job.packed_keys {

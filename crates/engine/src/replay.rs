@@ -77,7 +77,7 @@ impl Replayer for Player {
             ));
         }
         let begun = client.transaction.is_some() && !was_in_transaction;
-        Ok(if begun { Replayed::Begun } else { Replayed::Done })
+        Ok(if begun { Replayed::BeganTransaction } else { Replayed::Done })
     }
 
     fn is_in_transaction(&self) -> bool {

@@ -146,7 +146,7 @@ impl Engine {
     fn limit_tracked_keys(&mut self) {
         let (keyspace, keys_max) = (self.server.keyspace, self.runtime_config.tracked_keys_max);
         // Two workers doing so at once would remove more keys than necessary.
-        let Some(_limiting) = self.server.tracking.limiting.try_lock() else { return };
+        let Some(_limiting) = self.server.tracking.limit_lock.try_lock() else { return };
         self.forgotten_in_turn = (self.forgotten_in_turn + FORGOTTEN_MIN).min(FORGOTTEN_MAX);
         for _ in 0..self.forgotten_in_turn {
             if keyspace.tracking.keys() <= keys_max {

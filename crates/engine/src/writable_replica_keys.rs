@@ -18,7 +18,7 @@ impl Engine {
     pub(super) fn record_writable_replica_key(&self, database: usize, key: &[u8]) {
         let own = &self.server.replication.writable_replica_keys;
         // Changes of the primary are not applied by a worker.
-        if own.are_noted() && self.executor.is_worker() {
+        if own.is_recording() && self.executor.is_worker() {
             own.add(database, key);
         }
     }
@@ -28,7 +28,7 @@ impl Engine {
         let own = &self.server.replication.writable_replica_keys;
         let mut keys = own.take();
         keys.retain(|noted| self.within_batch(|engine| engine.keeps_expiry(noted.database, &noted.key)));
-        own.put_back(keys);
+        own.restore(keys);
         self.within_batch(Self::settle_consequences);
     }
 

@@ -82,7 +82,7 @@ pub enum WriteError<E> {
     /// The sink returned an error.
     Sink(E),
     /// The version of the format does not support the value (a hash with expiring fields). Nothing was written.
-    Inexpressible,
+    Unrepresentable,
 }
 
 impl<E> From<E> for WriteError<E> {
@@ -95,7 +95,7 @@ impl<E: fmt::Display> fmt::Display for WriteError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             WriteError::Sink(error) => error.fmt(f),
-            WriteError::Inexpressible => f.write_str("the value cannot be stored in this version of the format"),
+            WriteError::Unrepresentable => f.write_str("the value cannot be stored in this version of the format"),
         }
     }
 }
@@ -108,7 +108,7 @@ pub fn save_record<S: Sink>(
     record: &Record<'_>,
     options: &WriteOptions,
 ) -> Result<(), WriteError<S::Error>> {
-    let kind = record.value.type_in(options.version).ok_or(WriteError::Inexpressible)?;
+    let kind = record.value.type_in(options.version).ok_or(WriteError::Unrepresentable)?;
     let mut encoder = Encoder::new(sink, options.compress);
     save_key(record, kind, &mut encoder)?;
     value::save(record.value, kind, &mut encoder)?;
@@ -150,7 +150,7 @@ impl Gradual {
         record: &Record<'_>,
         options: &WriteOptions,
     ) -> Result<Gradual, WriteError<Infallible>> {
-        let kind = record.value.type_in(options.version).ok_or(WriteError::Inexpressible)?;
+        let kind = record.value.type_in(options.version).ok_or(WriteError::Unrepresentable)?;
         let mut encoder = Encoder::new(out, options.compress);
         save_key(record, kind, &mut encoder)?;
         value::save_head(record.value, &mut encoder)?;
@@ -172,7 +172,7 @@ impl Gradual {
 
 /// Appends a value as returned by DUMP: type, value, version, checksum.
 pub fn dump(value: ValueRef<'_>, options: &WriteOptions, payload: &mut Vec<u8>) -> Result<(), WriteError<Infallible>> {
-    let kind = value.type_in(options.version).ok_or(WriteError::Inexpressible)?;
+    let kind = value.type_in(options.version).ok_or(WriteError::Unrepresentable)?;
     let start = payload.len();
     payload.push(kind.byte());
     value::save(value, kind, &mut Encoder::new(payload, options.compress))?;
@@ -189,7 +189,7 @@ pub(crate) fn seal(payload: &mut Vec<u8>, start: usize, version: u16) {
 
 /// Size of a value in a dump, in bytes, without its type.
 pub fn value_len(value: ValueRef<'_>, options: &WriteOptions) -> Result<u64, WriteError<Infallible>> {
-    let kind = value.type_in(options.version).ok_or(WriteError::Inexpressible)?;
+    let kind = value.type_in(options.version).ok_or(WriteError::Unrepresentable)?;
     let mut counted = Counted(0);
     value::save(value, kind, &mut Encoder::new(&mut counted, options.compress))?;
     Ok(counted.0)

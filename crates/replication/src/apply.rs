@@ -7,13 +7,13 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 /// How often to check whether a script has ended, or the append-only file has been replayed.
-pub(super) const PAUSE: Duration = Duration::from_millis(1);
+pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Executes a primary's commands, and appends them to the write log in the primary's own bytes.
 pub trait Apply {
     /// Begins to apply the stream of the primary of this generation. The next record, or the dump, has selected the
     /// database.
-    fn begin(&mut self, number: u64, database: usize, ends: &Ends);
+    fn begin(&mut self, generation: u64, database: usize, endpoints: &Endpoints);
 
     /// Exchanges all databases with their staging databases. Clients that wait for, watch or cache keys see the new
     /// data.
@@ -37,7 +37,7 @@ pub trait Apply {
 
 /// The two endpoints of the connection to a primary, for CLIENT commands.
 #[derive(Clone, Debug, Default)]
-pub struct Ends {
+pub struct Endpoints {
     /// The primary's address and port.
     pub peer: String,
     /// This server's address and port.
@@ -46,12 +46,12 @@ pub struct Ends {
     pub fd: i32,
 }
 
-impl Ends {
+impl Endpoints {
     /// The endpoints of a socket.
-    pub fn of(socket: &TcpStream) -> Ends {
+    pub fn of(socket: &TcpStream) -> Endpoints {
         let text =
             |address: io::Result<SocketAddr>| address.map_or_else(|_| String::new(), |address| address.to_string());
-        Ends { peer: text(socket.peer_addr()), local: text(socket.local_addr()), fd: socket.as_raw_fd() }
+        Endpoints { peer: text(socket.peer_addr()), local: text(socket.local_addr()), fd: socket.as_raw_fd() }
     }
 }
 

@@ -98,7 +98,7 @@ impl ReplicatedCore {
         if self.replication.failover.state() != State::WaitForSync {
             return;
         }
-        let _world = self.keyspace.lock_global();
+        let _global = self.keyspace.lock_global();
         let mut slot = self.replication.failover.0.lock();
         let Some(plan) = slot.as_mut().filter(|plan| !plan.in_progress) else { return };
         if plan.until_ms.is_some_and(|until_ms| until_ms <= now_ms) {
@@ -116,22 +116,22 @@ impl ReplicatedCore {
         plan.in_progress = true;
         let Some(target) = plan.target.clone() else { return };
         drop(slot);
-        self.turn_to_primary(target);
+        self.set_primary(target);
     }
 
     /// A replica that has caught up: the one at this address, or any.
     fn caught_up(&self, target: Option<&Target>) -> Option<Arc<Replica>> {
         let end = self.keyspace.log.offset();
         let replicas = self.replication.replicas.all();
-        let fits = |replica: &&Arc<Replica>| target.is_none_or(|target| replica.is_at(target));
-        let mut fitting = replicas.iter().filter(fits);
-        fitting
+        let matches = |replica: &&Arc<Replica>| target.is_none_or(|target| replica.is_at(target));
+        let mut candidates = replicas.iter().filter(matches);
+        candidates
             .find(|replica| replica.stage() == Stage::Online && replica.applied.load(Ordering::Acquire) == end)
             .cloned()
     }
 
     /// Whether this server is asking its new primary to take over.
-    pub fn is_handing_over(&self) -> bool {
+    pub fn is_failover_in_progress(&self) -> bool {
         self.replication.failover.state() == State::InProgress
     }
 
@@ -142,18 +142,18 @@ impl ReplicatedCore {
         if plan.in_progress {
             self.become_primary();
         }
-        self.release_after_failover();
+        self.resume_after_failover();
     }
 
     /// The target has taken over. The caller holds the global lock.
     pub fn finish_failover(&self, global: &mut Locked, stats: &WorkerStats) {
         if self.replication.failover.0.lock().take().is_some() {
-            self.end_waits(global, stats);
-            self.release_after_failover();
+            self.unblock_clients(global, stats);
+            self.resume_after_failover();
         }
     }
 
-    fn release_after_failover(&self) {
+    fn resume_after_failover(&self) {
         self.pause.resume_writes(PauseReason::Failover);
         self.send_all(|| Message::Resume);
     }

@@ -5,9 +5,9 @@
 //! known. Or directly into the staging databases, which replace the databases after a successful load; meanwhile the
 //! server serves the old data if it is an earlier state of the same history.
 
-use super::apply::{Apply, PAUSE};
-use super::primary_connection::{LinkError, PrimaryConnection, READ, shown};
-use super::synchronise::is_for_replicas_alone;
+use super::apply::{Apply, POLL_INTERVAL};
+use super::primary_connection::{LinkError, PrimaryConnection, READ_SIZE, for_log};
+use super::synchronise::is_only_for_replicas;
 use super::upstream::LinkStage;
 use crate::ReplicatedCore;
 use kvick_config::tables::persistence::{DBFILENAME, RDB_DEL_SYNC_FILES};
@@ -29,26 +29,26 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 /// The error if a primary does not send its dump.
-const AWAITED: &str = "Timeout receiving bulk data from PRIMARY... If the problem persists try to set the \
+const DUMP_TIMEOUT: &str = "Timeout receiving bulk data from PRIMARY... If the problem persists try to set the \
                        'repl-timeout' parameter in valkey.conf to a larger value.";
 
 /// Length in bytes of the mark that delimits a dump of unknown length.
-const MARK: usize = 40;
+const EOF_MARK_LEN: usize = 40;
 
 /// How a dump is delimited.
-enum Delimited {
+enum DumpFraming {
     /// By its length in bytes.
     Length(u64),
     /// By a mark after it.
-    Mark(Vec<u8>),
+    EofMark(Vec<u8>),
 }
 
 /// The way of loading.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
-    ThroughFile,
+enum LoadMode {
+    Disk,
     InPlace,
-    Beside,
+    Staging,
 }
 
 /// Receives and loads one dump.
@@ -56,7 +56,7 @@ pub struct FullSync<'a> {
     /// The core.
     pub core: &'static ReplicatedCore,
     /// The generation of the primary to follow.
-    pub number: u64,
+    pub generation: u64,
     /// The thread's participant in the global lock.
     pub participant: Participant,
     /// Serves clients that wait for keys.
@@ -72,16 +72,16 @@ impl FullSync<'_> {
     pub fn run(&mut self, primary_connection: &mut PrimaryConnection) -> Result<usize, LinkError> {
         let core = self.core;
         core.replication.upstream.set_stage(LinkStage::Receiving);
-        primary_connection.awaited = AWAITED;
-        let way = self.way();
-        let delimited = self.wait_for_dump(primary_connection, way)?;
-        let report = match way {
-            Way::ThroughFile => {
-                let received = self.receive(primary_connection, &delimited)?;
-                self.load_in_place(primary_connection, From::File(received))?
+        primary_connection.timeout_error = DUMP_TIMEOUT;
+        let load_mode = self.load_mode();
+        let framing = self.wait_for_dump(primary_connection, load_mode)?;
+        let report = match load_mode {
+            LoadMode::Disk => {
+                let received = self.receive(primary_connection, &framing)?;
+                self.load_in_place(primary_connection, DumpSource::File(received))?
             }
-            Way::InPlace => self.load_in_place(primary_connection, From::PrimaryConnection(delimited))?,
-            Way::Beside => self.load_beside(primary_connection, From::PrimaryConnection(delimited))?,
+            LoadMode::InPlace => self.load_in_place(primary_connection, DumpSource::PrimaryConnection(framing))?,
+            LoadMode::Staging => self.load_into_staging(primary_connection, DumpSource::PrimaryConnection(framing))?,
         };
         logging::notice(format_args!("PRIMARY <-> REPLICA sync: Finished with success"));
         Ok(self.database(&report))
@@ -93,54 +93,58 @@ impl FullSync<'_> {
         database.filter(|number| *number < self.core.keyspace.databases()).unwrap_or(0)
     }
 
-    fn way(&self) -> Way {
+    fn load_mode(&self) -> LoadMode {
         let keyspace = self.core.keyspace;
         match self.core.config.read(settings::REPL_DISKLESS_LOAD) {
-            DisklessLoad::Swapdb => Way::Beside,
-            DisklessLoad::FlushBeforeLoad => Way::InPlace,
+            DisklessLoad::Swapdb => LoadMode::Staging,
+            DisklessLoad::FlushBeforeLoad => LoadMode::InPlace,
             DisklessLoad::OnEmptyDb if (0..keyspace.databases()).all(|number| keyspace.is_empty(number)) => {
-                Way::InPlace
+                LoadMode::InPlace
             }
-            DisklessLoad::OnEmptyDb | DisklessLoad::Disabled => Way::ThroughFile,
+            DisklessLoad::OnEmptyDb | DisklessLoad::Disabled => LoadMode::Disk,
         }
     }
 
     fn is_superseded(&self) -> bool {
-        self.core.replication.upstream.number() != self.number
+        self.core.replication.upstream.generation() != self.generation
     }
 
     /// Waits until the dump begins. Returns how it is delimited.
-    fn wait_for_dump(&self, primary_connection: &mut PrimaryConnection, way: Way) -> Result<Delimited, LinkError> {
-        let line = primary_connection.answer()?;
+    fn wait_for_dump(
+        &self,
+        primary_connection: &mut PrimaryConnection,
+        load_mode: LoadMode,
+    ) -> Result<DumpFraming, LinkError> {
+        let line = primary_connection.read_reply()?;
         let upstream = &self.core.replication.upstream;
         upstream.dump_received.store(0, Ordering::Relaxed);
         let Some(rest) = line.strip_prefix(b"$") else {
-            return Err(LinkError::Refused(format!("PRIMARY aborted replication with an error: {}", shown(&line))));
+            return Err(LinkError::Refused(format!("PRIMARY aborted replication with an error: {}", for_log(&line))));
         };
-        let destination = if way == Way::ThroughFile { "disk" } else { "parser" };
-        if let Some(mark) = rest.strip_prefix(b"EOF:").filter(|mark| mark.len() == MARK) {
+        let destination = if load_mode == LoadMode::Disk { "disk" } else { "parser" };
+        if let Some(mark) = rest.strip_prefix(b"EOF:").filter(|mark| mark.len() == EOF_MARK_LEN) {
             upstream.dump_bytes.store(0, Ordering::Relaxed);
             logging::notice(format_args!(
                 "PRIMARY <-> REPLICA sync: receiving streamed RDB from primary with EOF to {destination}"
             ));
-            return Ok(Delimited::Mark(mark.to_vec()));
+            return Ok(DumpFraming::EofMark(mark.to_vec()));
         }
         let length = std::str::from_utf8(rest).ok().and_then(|digits| digits.parse().ok());
         let length = length.ok_or_else(|| {
-            LinkError::Refused(format!("Bad protocol from PRIMARY, length of the dump: {}", shown(&line)))
+            LinkError::Refused(format!("Bad protocol from PRIMARY, length of the dump: {}", for_log(&line)))
         })?;
         upstream.dump_bytes.store(length, Ordering::Relaxed);
         logging::notice(format_args!(
             "PRIMARY <-> REPLICA sync: receiving {length} bytes from primary to {destination}"
         ));
-        Ok(Delimited::Length(length))
+        Ok(DumpFraming::Length(length))
     }
 
     /// Loads a dump in place of the data.
     fn load_in_place(
         &mut self,
         primary_connection: &mut PrimaryConnection,
-        mut from: From,
+        mut source: DumpSource,
     ) -> Result<load::Report, LinkError> {
         let core = self.core;
         // This server's replicas have a different history from now on.
@@ -155,12 +159,14 @@ impl FullSync<'_> {
         };
         // No save may replace the file while it is loaded.
         background::cancel(&core.persistence);
-        let installed = if let From::File(received) = &mut from { received.install().map(Some) } else { Ok(None) };
+        let installed =
+            if let DumpSource::File(received) = &mut source { received.install().map(Some) } else { Ok(None) };
         let outcome = match installed {
             Ok(file) => {
-                let loaded = load(core, self.number, self.participant, primary_connection, from, Some(Box::new(flush)));
+                let loaded =
+                    load(core, self.generation, self.participant, primary_connection, source, Some(Box::new(flush)));
                 let outcome = loaded.and_then(|report| self.adopt(&report, file.clone()).map(|()| report));
-                file.inspect(|place| self.dispose_of(place));
+                file.inspect(|place| self.remove_if_unneeded(place));
                 outcome
             }
             Err(broken) => Err(broken),
@@ -178,16 +184,16 @@ impl FullSync<'_> {
     }
 
     /// Loads a dump into the staging databases, then exchanges them with the databases.
-    fn load_beside(
+    fn load_into_staging(
         &mut self,
         primary_connection: &mut PrimaryConnection,
-        from: From,
+        source: DumpSource,
     ) -> Result<load::Report, LinkError> {
         let core = self.core;
         // The present data is an earlier state of the dump if the history is the same.
         let is_same = core.replication.history.lock().id == self.id;
         let reason = self.begin_loading(if is_same { Reasons::ASYNC_LOADING } else { Reasons::LOADING })?;
-        let loaded = load(core, self.number, self.participant, primary_connection, from, None);
+        let loaded = load(core, self.generation, self.participant, primary_connection, source, None);
         let outcome = loaded.and_then(|report| self.exchange(report));
         let mut global = core.keyspace.lock_global();
         (0..core.keyspace.databases()).for_each(|number| _ = global.flush(core.keyspace.staging(number), true));
@@ -205,7 +211,7 @@ impl FullSync<'_> {
         // DEBUG LOADAOF: another thread uses the data exclusively.
         while admission.has(Reasons::LOADING) {
             drop(global);
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(POLL_INTERVAL);
             global = self.core.keyspace.lock_global();
         }
         if self.is_superseded() {
@@ -251,9 +257,9 @@ impl FullSync<'_> {
     }
 
     /// Deletes the file of a received dump, unless it is needed.
-    fn dispose_of(&self, path: &Path) {
+    fn remove_if_unneeded(&self, path: &Path) {
         let values = self.core.config.values();
-        let is_kept = self.core.aof.status().state != State::Off || !is_for_replicas_alone(self.core);
+        let is_kept = self.core.aof.status().state != State::Off || !is_only_for_replicas(self.core);
         if values.read(RDB_DEL_SYNC_FILES) && !is_kept {
             logging::notice(format_args!(
                 "Removing the RDB file obtained from the primary. This replica has persistence disabled"
@@ -267,13 +273,13 @@ impl FullSync<'_> {
     fn receive(
         &self,
         primary_connection: &mut PrimaryConnection,
-        delimited: &Delimited,
+        framing: &DumpFraming,
     ) -> Result<ReceivedFile, LinkError> {
         let values = self.core.config.values();
         let place = values.read(DIR).resolve(&values.read(DBFILENAME));
         let temporary = place.with_file_name(format!("temp-{}.{}.rdb", clock::unix_ms() / 1000, std::process::id()));
         let mut received = ReceivedFile { temporary: Some(temporary.clone()), place, bytes: 0 };
-        received.bytes = self.receive_into(primary_connection, delimited, &temporary)?;
+        received.bytes = self.receive_into(primary_connection, framing, &temporary)?;
         Ok(received)
     }
 
@@ -281,7 +287,7 @@ impl FullSync<'_> {
     fn receive_into(
         &self,
         primary_connection: &mut PrimaryConnection,
-        delimited: &Delimited,
+        framing: &DumpFraming,
         path: &Path,
     ) -> Result<u64, LinkError> {
         let failed = |error| LinkError::Io("Write error or short write writing to the DB dump file", error);
@@ -291,24 +297,24 @@ impl FullSync<'_> {
         // The last bytes received. They may be the start of the mark, so they have not been written.
         let mut tail: Vec<u8> = Vec::new();
         loop {
-            let wanted = match delimited {
-                Delimited::Length(length) => (length - received).min(READ as u64) as usize,
-                Delimited::Mark(_) => READ,
+            let wanted = match framing {
+                DumpFraming::Length(length) => (length - received).min(READ_SIZE as u64) as usize,
+                DumpFraming::EofMark(_) => READ_SIZE,
             };
             if wanted == 0 {
                 break;
             }
-            let bytes = primary_connection.some(wanted)?;
+            let bytes = primary_connection.read_some(wanted)?;
             received += bytes.len() as u64;
             upstream.dump_received.store(received, Ordering::Relaxed);
-            match delimited {
-                Delimited::Length(_) => file.write_all(bytes).map_err(failed)?,
-                Delimited::Mark(mark) => {
+            match framing {
+                DumpFraming::Length(_) => file.write_all(bytes).map_err(failed)?,
+                DumpFraming::EofMark(mark) => {
                     tail.extend_from_slice(bytes);
                     let done = tail.ends_with(mark);
-                    let sure = tail.len().saturating_sub(mark.len());
-                    file.write_all(&tail[..sure]).map_err(failed)?;
-                    tail.drain(..sure);
+                    let complete = tail.len().saturating_sub(mark.len());
+                    file.write_all(&tail[..complete]).map_err(failed)?;
+                    tail.drain(..complete);
                     if done {
                         break;
                     }
@@ -325,32 +331,32 @@ impl FullSync<'_> {
 /// Loads a dump: in place of the data if `flush` drops it, otherwise into the staging databases.
 fn load<'f>(
     core: &'static ReplicatedCore,
-    number: u64,
+    generation: u64,
     participant: Participant,
     primary_connection: &mut PrimaryConnection,
-    from: From,
+    source: DumpSource,
     flush: Option<Box<dyn FnOnce() + 'f>>,
 ) -> Result<load::Report, LinkError> {
-    let (mut sign, upstream) = (primary_connection.sign(), &core.replication.upstream);
+    let (mut keepalive_sender, upstream) = (primary_connection.keepalive(), &core.replication.upstream);
     let keepalive = move || {
-        sign.give();
-        upstream.number() == number
+        keepalive_sender.send_if_due();
+        upstream.generation() == generation
     };
-    let (bytes, mark, place) = match &from {
-        From::File(received) => (received.bytes, &[][..], "disk"),
-        From::PrimaryConnection(Delimited::Length(bytes)) => (*bytes, &[][..], "socket"),
-        From::PrimaryConnection(Delimited::Mark(mark)) => (0, &mark[..], "socket"),
+    let (bytes, mark, place) = match &source {
+        DumpSource::File(received) => (received.bytes, &[][..], "disk"),
+        DumpSource::PrimaryConnection(DumpFraming::Length(bytes)) => (*bytes, &[][..], "socket"),
+        DumpSource::PrimaryConnection(DumpFraming::EofMark(mark)) => (0, &mark[..], "socket"),
     };
-    let (mut file, mut body);
-    let input: &mut dyn Read = match &from {
-        From::File(received) => {
+    let (mut file, mut stream);
+    let input: &mut dyn Read = match &source {
+        DumpSource::File(received) => {
             file = File::open(&received.place)
                 .map_err(|error| LinkError::Io("Can't open the dump that was received", error))?;
             &mut file
         }
-        From::PrimaryConnection(_) => {
-            body = Body { primary_connection, left: if mark.is_empty() { bytes } else { u64::MAX } };
-            &mut body
+        DumpSource::PrimaryConnection(_) => {
+            stream = DumpStream { primary_connection, left: if mark.is_empty() { bytes } else { u64::MAX } };
+            &mut stream
         }
     };
     let received = load::Received { input, bytes, keepalive: Box::new(keepalive), flush };
@@ -362,19 +368,19 @@ fn load<'f>(
     };
     let load::FinishedLoad { report, mut rest, .. } =
         load::load_received(core, participant, received).map_err(|error| failed(&error))?;
-    let mut behind = [0; MARK];
-    if !mark.is_empty() && (rest.read_exact(&mut behind).is_err() || behind != mark) {
+    let mut trailer = [0; EOF_MARK_LEN];
+    if !mark.is_empty() && (rest.read_exact(&mut trailer).is_err() || trailer != mark) {
         return Err(failed(&"Replication stream EOF marker is broken"));
     }
     Ok(report)
 }
 
 /// Where a dump is loaded from.
-enum From {
+enum DumpSource {
     /// A file.
     File(ReceivedFile),
     /// The connection.
-    PrimaryConnection(Delimited),
+    PrimaryConnection(DumpFraming),
 }
 
 /// The file of a received dump. It is deleted on drop unless it was installed.
@@ -410,20 +416,20 @@ impl Drop for ReceivedFile {
 }
 
 /// A dump received over the connection.
-struct Body<'w> {
+struct DumpStream<'w> {
     primary_connection: &'w mut PrimaryConnection,
     /// Bytes left to read.
     left: u64,
 }
 
-impl Read for Body<'_> {
+impl Read for DumpStream<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let wanted = into.len().min(self.left.min(READ as u64) as usize);
+        let wanted = into.len().min(self.left.min(READ_SIZE as u64) as usize);
         if wanted == 0 {
             return Ok(0);
         }
         let received = &self.primary_connection.core.replication.upstream.dump_received;
-        let bytes = self.primary_connection.some(wanted).map_err(|broken| io::Error::other(broken.to_string()))?;
+        let bytes = self.primary_connection.read_some(wanted).map_err(|broken| io::Error::other(broken.to_string()))?;
         into[..bytes.len()].copy_from_slice(bytes);
         self.left -= bytes.len() as u64;
         received.fetch_add(bytes.len() as u64, Ordering::Relaxed);

@@ -35,18 +35,18 @@ impl Default for History {
 
 impl History {
     /// Starts an unrelated history: the data no longer matches the ID.
-    pub fn begin_anew(&mut self) {
+    pub fn change_id(&mut self) {
         *self = History::default();
     }
 
     /// Starts a new history at the log's offset `end`, which continues the present one.
-    pub fn branch_off(&mut self, end: u64) {
+    pub fn shift_id(&mut self, end: u64) {
         let id = std::mem::replace(&mut self.id, random_id());
         self.previous = Some(Previous { id, end });
     }
 
     /// The primary's history has another ID from the offset `end` on.
-    pub fn renamed(&mut self, id: &str, end: u64) {
+    pub fn continue_with_id(&mut self, id: &str, end: u64) {
         if id != self.id {
             let id = std::mem::replace(&mut self.id, id.into());
             self.previous = Some(Previous { id, end });
@@ -87,15 +87,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_promoted_replica_goes_on_for_those_who_followed_the_same_primary() {
+    fn promoted_replica_shares_history_with_its_former_peers() {
         let mut history = History::default();
         history.adopt(&"a".repeat(40));
         assert!(history.shares("A".repeat(40).as_bytes(), u64::MAX));
-        history.branch_off(100);
+        history.shift_id(100);
         assert!(history.shares("a".repeat(40).as_bytes(), 100) && !history.shares("a".repeat(40).as_bytes(), 101));
         assert!(history.shares(history.id.clone().as_bytes(), 5000));
         assert_eq!((history.previous_id(), history.previous_end()), (&*"a".repeat(40), 101));
-        history.begin_anew();
+        history.change_id();
         assert_eq!((history.previous_id(), history.previous_end()), (NONE, -1));
     }
 }

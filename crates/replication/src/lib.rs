@@ -10,11 +10,11 @@
 //! - [`transfer`]: the bytes of a dump on their way to replicas.
 //! - [`role`]: changing between primary and replica.
 //! - [`synchronise`]: full sync on the primary: takes the snapshots and keeps the backlog.
-//! - [`through_file`]: full sync by way of a file.
+//! - [`disk_backed`]: full sync by way of a file.
 //! - [`upstream`]: a replica's view of its primary, and which primary to follow.
 //! - [`link`]: the thread that follows a primary: connects, synchronises, applies.
 //! - [`full_sync`]: full sync on the replica.
-//! - [`two_channels`]: full sync with a separate connection for the dump.
+//! - [`dual_channel`]: full sync with a separate connection for the dump.
 //! - [`primary_connection`]: connections to the primary.
 //! - `reply`: the replies of peers.
 //! - [`apply`]: the interface for executing a primary's commands.
@@ -23,6 +23,8 @@
 //! the shared buffers: see `worker/feeding.rs` in `kvick-engine`.
 
 pub mod apply;
+pub mod disk_backed;
+pub mod dual_channel;
 pub mod failover;
 pub mod full_sync;
 pub mod history;
@@ -34,9 +36,7 @@ mod replicated_core;
 mod reply;
 pub mod role;
 pub mod synchronise;
-pub mod through_file;
 pub mod transfer;
-pub mod two_channels;
 pub mod upstream;
 mod view;
 pub mod writable_replica_keys;
@@ -54,7 +54,7 @@ use upstream::Upstream;
 pub use replicated_core::ReplicatedCore;
 
 /// How long, in ms, the log is retained for a replica that has received its dump over a separate connection.
-const ORPHANS_LIVE_MS: i64 = 60_000;
+const ORPHAN_TTL_MS: i64 = 60_000;
 
 /// A server's replication state.
 pub struct Replication {
@@ -79,7 +79,7 @@ pub struct Replication {
     /// Counters for INFO.
     pub counts: Counts,
     /// How long, in ms, the log is retained for a replica that has received its dump, until it requests the log.
-    pub orphans_live_ms: AtomicI64,
+    pub orphan_ttl_ms: AtomicI64,
     /// Whether the process stops itself (until continued) during a dual-channel sync: a replica before it requests the
     /// log, a primary after it has sent a dump. For tests.
     pub pauses_after_fork: AtomicBool,
@@ -126,7 +126,7 @@ impl Replication {
             feeds: (0..workers).map(|_| AtomicUsize::new(0)).collect(),
             pinged_ms: AtomicI64::new(kvick_runtime::clock::unix_ms()),
             counts: Counts::default(),
-            orphans_live_ms: AtomicI64::new(ORPHANS_LIVE_MS),
+            orphan_ttl_ms: AtomicI64::new(ORPHAN_TTL_MS),
             pauses_after_fork: AtomicBool::new(false),
         }
     }

@@ -1,11 +1,11 @@
-//! The thread that follows a primary: connects, shakes hands, synchronises, and applies the stream.
+//! The thread that follows a primary: connects, performs the handshake, synchronises, and applies the stream.
 //!
 //! It uses a blocking socket and may wait indefinitely, since it is not a worker. Clients can read while it applies
 //! commands, except keys that are just being changed.
 
-use super::apply::{Apply, Ends, Superseded};
+use super::apply::{Apply, Endpoints, Superseded};
 use super::full_sync::FullSync;
-use super::primary_connection::{LinkError, PrimaryConnection, shown};
+use super::primary_connection::{LinkError, PrimaryConnection, for_log};
 use super::reply::Reply;
 use super::upstream::{Assignment, LinkStage, Target};
 use crate::ReplicatedCore;
@@ -24,12 +24,12 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// How often this server acknowledges its offset.
-const ACK_EVERY: Duration = Duration::from_secs(1);
+const ACK_PERIOD: Duration = Duration::from_secs(1);
 /// The delay before a broken link is re-established.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// The error if a primary does not answer.
-const HANDSHAKE: &str = "Timeout connecting to the PRIMARY...";
+const HANDSHAKE_TIMEOUT: &str = "Timeout connecting to the PRIMARY...";
 
 impl From<Superseded> for LinkError {
     fn from(_: Superseded) -> Self {
@@ -50,44 +50,44 @@ pub fn start(core: &'static ReplicatedCore) -> io::Result<()> {
         };
         let upstream = &core.replication.upstream;
         loop {
-            let Assignment { target, number } = upstream.wait_for_target();
+            let Assignment { target, generation } = upstream.wait_for_target();
             // The thread waits while another one holds the global lock.
             core.keyspace.global_lock.enter(participant);
             core.keyspace.global_lock.leave(participant);
-            let mut link = Link { core, number, applier: &mut *applier, participant };
+            let mut link = Link { core, generation, applier: &mut *applier, participant };
             let outcome = link.follow(&target);
             applier.end();
             upstream.forget_sockets();
-            if upstream.number() == number {
+            if upstream.generation() == generation {
                 upstream.set_stage(LinkStage::Connect);
             }
             if !matches!(outcome, LinkError::Superseded) {
                 logging::warning(format_args!("{outcome}"));
             }
-            upstream.pause(number, RETRY);
+            upstream.sleep_unless_changed(generation, RETRY);
         }
     })?;
     Ok(())
 }
 
 /// A primary's answer to PSYNC.
-enum Answer {
+enum PsyncReply {
     /// Full sync with a dump of this history, at this offset.
-    Full(String, u64),
+    FullResync(String, u64),
     /// Partial sync from this server's offset, in a history that may have another ID.
     Continue(Option<String>),
     /// Full sync with a separate connection for the dump.
-    TwoChannels,
+    DualChannel,
 }
 
 /// How often to check whether a pause is over.
-const PAUSE_LOOK: Duration = Duration::from_millis(20);
+const PAUSE_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// One attempt to follow a primary.
 pub(crate) struct Link<'a> {
     pub(crate) core: &'static ReplicatedCore,
     /// The generation of the primary.
-    pub(crate) number: u64,
+    pub(crate) generation: u64,
     pub(crate) applier: &'a mut dyn Apply,
     pub(crate) participant: kvick_store::global_lock::Participant,
 }
@@ -97,7 +97,7 @@ impl Link<'_> {
     fn follow(&mut self, target: &Target) -> LinkError {
         match self.try_follow(target) {
             Ok(never) => never,
-            Err(_) if self.core.replication.upstream.number() != self.number => LinkError::Superseded,
+            Err(_) if self.core.replication.upstream.generation() != self.generation => LinkError::Superseded,
             Err(broken) => broken,
         }
     }
@@ -109,21 +109,21 @@ impl Link<'_> {
         let mut primary_connection = self.connect(target)?;
         logging::notice(format_args!("PRIMARY <-> REPLICA sync started"));
         upstream.set_stage(LinkStage::Handshake);
-        self.introduce(&mut primary_connection)?;
-        let answer = self.ask_to_synchronise(&mut primary_connection);
-        if self.core.is_handing_over() {
+        self.handshake(&mut primary_connection)?;
+        let answer = self.request_psync(&mut primary_connection);
+        if self.core.is_failover_in_progress() {
             self.end_failover(answer.is_ok())?;
         }
         match answer? {
-            Answer::Full(id, offset) => {
-                let (core, number, participant) = (self.core, self.number, self.participant);
+            PsyncReply::FullResync(id, offset) => {
+                let (core, generation, participant) = (self.core, self.generation, self.participant);
                 let applier = &mut *self.applier;
-                let mut full_sync = FullSync { core, number, participant, applier, id: &id, offset };
+                let mut full_sync = FullSync { core, generation, participant, applier, id: &id, offset };
                 let database = full_sync.run(&mut primary_connection)?;
-                self.applier.begin(number, database, &Ends::of(primary_connection.channel().socket()));
+                self.applier.begin(generation, database, &Endpoints::of(primary_connection.channel().socket()));
             }
-            Answer::Continue(id) => self.go_on(&primary_connection, id.as_deref()),
-            Answer::TwoChannels => primary_connection = self.begin_anew_by_two(target, primary_connection)?,
+            PsyncReply::Continue(id) => self.continue_partial_sync(&primary_connection, id.as_deref()),
+            PsyncReply::DualChannel => primary_connection = self.dual_channel_sync(target, primary_connection)?,
         }
         upstream.set_stage(LinkStage::Connected);
         self.apply(&mut primary_connection)
@@ -147,13 +147,13 @@ impl Link<'_> {
                     stream.set_write_timeout(Some(timeout)).map_err(failed)?;
                     let upstream = &self.core.replication.upstream;
                     upstream.add_socket(stream.try_clone().map_err(failed)?);
-                    upstream.heard_ms.store(clock::unix_ms(), Ordering::Relaxed);
-                    if upstream.number() != self.number {
+                    upstream.last_io_ms.store(clock::unix_ms(), Ordering::Relaxed);
+                    if upstream.generation() != self.generation {
                         return Err(LinkError::Superseded);
                     }
                     logging::notice(format_args!("Non blocking connect for SYNC fired the event."));
-                    let channel = self.shake_hands(stream, target, timeout).map_err(failed)?;
-                    return Ok(PrimaryConnection::new(self.core, channel, HANDSHAKE));
+                    let channel = self.tls_handshake(stream, target, timeout).map_err(failed)?;
+                    return Ok(PrimaryConnection::new(self.core, channel, HANDSHAKE_TIMEOUT));
                 }
                 Err(error) => failure = error,
             }
@@ -162,7 +162,7 @@ impl Link<'_> {
     }
 
     /// Performs the TLS handshake if `tls-replication` is set.
-    fn shake_hands(&self, stream: TcpStream, target: &Target, timeout: Duration) -> io::Result<Channel> {
+    fn tls_handshake(&self, stream: TcpStream, target: &Target, timeout: Duration) -> io::Result<Channel> {
         if !self.core.config.read(TLS_REPLICATION) {
             return Ok(Channel::Plain(stream));
         }
@@ -172,11 +172,11 @@ impl Link<'_> {
     }
 
     /// Sends the handshake: the server's port, capabilities and version.
-    fn introduce(&self, primary_connection: &mut PrimaryConnection) -> Result<(), LinkError> {
+    fn handshake(&self, primary_connection: &mut PrimaryConnection) -> Result<(), LinkError> {
         primary_connection.send(&[b"PING"])?;
-        let text = shown(&primary_connection.line()?);
+        let text = for_log(&primary_connection.read_line()?);
         let reply = Reply::parse(&text);
-        if !reply.is_status() && !reply.is_lack_of_permission() {
+        if !reply.is_status() && !reply.is_permission_error() {
             return Err(LinkError::Refused(format!("Error reply to PING from primary: '{text}'")));
         }
         logging::notice(format_args!("Primary replied to PING, replication can continue..."));
@@ -194,10 +194,10 @@ impl Link<'_> {
         requests.push(vec![b"REPLCONF", b"version", VALKEY.as_bytes()]);
         requests.iter().try_for_each(|request| primary_connection.send(request))?;
         for request in &requests {
-            let answer = shown(&primary_connection.line()?);
+            let answer = for_log(&primary_connection.read_line()?);
             // An old primary does not know this option.
             if Reply::parse(&answer).is_error() {
-                let option = shown(request[1]);
+                let option = for_log(request[1]);
                 logging::notice(format_args!("(Non critical) Primary does not understand REPLCONF {option}: {answer}"));
             }
         }
@@ -212,7 +212,7 @@ impl Link<'_> {
             Some(user) => primary_connection.send(&[b"AUTH", &user, &password])?,
             None => primary_connection.send(&[b"AUTH", &password])?,
         }
-        let answer = shown(&primary_connection.line()?);
+        let answer = for_log(&primary_connection.read_line()?);
         if !Reply::parse(&answer).is_status() {
             return Err(LinkError::Refused(format!("Unable to AUTH to PRIMARY: {answer}")));
         }
@@ -229,7 +229,7 @@ impl Link<'_> {
         }
     }
 
-    fn ask_to_synchronise(&self, primary_connection: &mut PrimaryConnection) -> Result<Answer, LinkError> {
+    fn request_psync(&self, primary_connection: &mut PrimaryConnection) -> Result<PsyncReply, LinkError> {
         let replication = &self.core.replication;
         let history = replication.history.lock().clone();
         let end = self.core.keyspace.log.offset();
@@ -239,7 +239,7 @@ impl Link<'_> {
             let next = (end + 1).to_string();
             logging::notice(format_args!("Trying a partial resynchronization (request {}:{next}).", history.id));
             let mut request: Vec<&[u8]> = vec![b"PSYNC", history.id.as_bytes(), next.as_bytes()];
-            if self.core.is_handing_over() {
+            if self.core.is_failover_in_progress() {
                 request.push(b"FAILOVER");
             }
             primary_connection.send(&request)?;
@@ -247,7 +247,7 @@ impl Link<'_> {
             logging::notice(format_args!("Partial resynchronization not possible (no cached primary)"));
             primary_connection.send(&[b"PSYNC", b"?", b"-1"])?;
         }
-        let text = shown(&primary_connection.answer()?);
+        let text = for_log(&primary_connection.read_reply()?);
         match Reply::parse(&text) {
             Reply::Status { word: "FULLRESYNC", rest } => {
                 let mut words = rest.split_ascii_whitespace();
@@ -257,12 +257,14 @@ impl Link<'_> {
                     return Err(LinkError::Refused("Primary replied with wrong +FULLRESYNC syntax.".into()));
                 };
                 logging::notice(format_args!("Full resync from primary: {id}:{offset}"));
-                Ok(Answer::Full(id.into(), offset))
+                Ok(PsyncReply::FullResync(id.into(), offset))
             }
-            Reply::Status { word: "DUALCHANNELSYNC", .. } => Ok(Answer::TwoChannels),
+            Reply::Status { word: "DUALCHANNELSYNC", .. } => Ok(PsyncReply::DualChannel),
             Reply::Status { word: "CONTINUE", rest } if known => {
                 logging::notice(format_args!("Successful partial resynchronization with primary."));
-                Ok(Answer::Continue(rest.split_ascii_whitespace().next().filter(|id| id.len() == 40).map(Into::into)))
+                Ok(PsyncReply::Continue(
+                    rest.split_ascii_whitespace().next().filter(|id| id.len() == 40).map(Into::into),
+                ))
             }
             Reply::Error { code: "NOMASTERLINK" | "LOADING", .. } => Err(LinkError::Refused(format!(
                 "PRIMARY is currently unable to PSYNC but should be in the future: {text}"
@@ -275,7 +277,7 @@ impl Link<'_> {
     fn end_failover(&self, taken_over: bool) -> Result<(), LinkError> {
         let core = self.core;
         let mut global = core.keyspace.lock_global();
-        if core.replication.upstream.number() != self.number {
+        if core.replication.upstream.generation() != self.generation {
             return Err(LinkError::Superseded);
         }
         if taken_over {
@@ -287,21 +289,21 @@ impl Link<'_> {
     }
 
     /// Partial sync: the data is a prefix of the primary's history, whose ID may have changed.
-    fn go_on(&mut self, primary_connection: &PrimaryConnection, id: Option<&str>) {
+    fn continue_partial_sync(&mut self, primary_connection: &PrimaryConnection, id: Option<&str>) {
         let replication = &self.core.replication;
         let end = self.core.keyspace.log.offset();
         if let Some(id) = id {
             let mut history = replication.history.lock();
             if *id != history.id {
                 logging::notice(format_args!("Primary replication ID changed to {id}"));
-                history.renamed(id, end);
+                history.continue_with_id(id, end);
                 drop(history);
                 // This server's replicas must learn the new ID.
                 self.core.disconnect_replicas();
             }
         }
         let database = replication.upstream.database.load(Ordering::Relaxed);
-        self.applier.begin(self.number, database, &Ends::of(primary_connection.channel().socket()));
+        self.applier.begin(self.generation, database, &Endpoints::of(primary_connection.channel().socket()));
     }
 
     /// Applies the primary's stream, and acknowledges offsets.
@@ -313,11 +315,11 @@ impl Link<'_> {
         let mut acknowledged = Instant::now();
         self.acknowledge(primary_connection)?;
         loop {
-            self.sit_out_pause(primary_connection, &mut input)?;
+            self.wait_while_paused(primary_connection, &mut input)?;
             self.applier.tick();
             let mut pos = 0;
-            let mut asked = false;
-            let mut violation = None;
+            let mut getack = false;
+            let mut protocol_error = None;
             // The end of each request, and its argument spans.
             let mut requests: Vec<(usize, std::ops::Range<usize>)> = Vec::new();
             loop {
@@ -326,7 +328,7 @@ impl Link<'_> {
                     Parsed::Request => requests.push((pos, first..spans.len())),
                     Parsed::Incomplete | Parsed::Big { .. } => break,
                     Parsed::Error(error) => {
-                        violation = Some(error);
+                        protocol_error = Some(error);
                         break;
                     }
                 }
@@ -335,7 +337,7 @@ impl Link<'_> {
             let mut next = || {
                 let (end, range) = all.next()?;
                 let args = Args::new(&input, &spans[range], &big);
-                asked |= is_question(args);
+                getack |= is_getack(args);
                 let bytes = &input[start..end];
                 start = end;
                 Some((args, bytes))
@@ -349,54 +351,58 @@ impl Link<'_> {
             }
             applied?;
             core.on_log_appended(None);
-            if let Some(error) = violation {
+            if let Some(error) = protocol_error {
                 return Err(LinkError::Refused(format!(
                     "Protocol error from the primary: {}",
                     String::from_utf8_lossy(&error.text())
                 )));
             }
-            if asked || acknowledged.elapsed() >= ACK_EVERY {
+            if getack || acknowledged.elapsed() >= ACK_PERIOD {
                 acknowledged = Instant::now();
                 self.acknowledge(primary_connection)?;
             }
-            let n = primary_connection.read_append(&mut input, ACK_EVERY.saturating_sub(acknowledged.elapsed()))?;
+            let n = primary_connection.read_append(&mut input, ACK_PERIOD.saturating_sub(acknowledged.elapsed()))?;
             if n > 0 {
                 core.stats[core.workers()].bytes_in.add(n as u64);
-            } else if self.is_silent_for(primary_connection.timeout()) {
+            } else if self.is_timed_out(primary_connection.timeout()) {
                 return Err(LinkError::Refused("PRIMARY timeout: no data nor PING received...".into()));
             }
         }
     }
 
     /// Receives without applying while writes are paused.
-    fn sit_out_pause(&self, primary_connection: &mut PrimaryConnection, input: &mut Vec<u8>) -> Result<(), LinkError> {
+    fn wait_while_paused(
+        &self,
+        primary_connection: &mut PrimaryConnection,
+        input: &mut Vec<u8>,
+    ) -> Result<(), LinkError> {
         let (core, upstream) = (self.core, &self.core.replication.upstream);
         let mut acknowledged = Instant::now();
         while core.pause.may_be_active() && core.pause.state_or_clear(clock::unix_ms()).is_some() {
-            if upstream.number() != self.number {
+            if upstream.generation() != self.generation {
                 return Err(LinkError::Superseded);
             }
-            if primary_connection.read_append(input, PAUSE_LOOK)? > 0 {
-                upstream.heard_ms.store(clock::unix_ms(), Ordering::Relaxed);
+            if primary_connection.read_append(input, PAUSE_POLL_INTERVAL)? > 0 {
+                upstream.last_io_ms.store(clock::unix_ms(), Ordering::Relaxed);
             }
-            upstream.unapplied.store(input.len() as u64, Ordering::Relaxed);
-            let too_much = core.runtime_config().limits.query_buffer_exceeded(input.len());
-            if too_much || self.applier.is_doomed() || self.is_silent_for(primary_connection.timeout()) {
-                upstream.unapplied.store(0, Ordering::Relaxed);
+            upstream.unapplied_bytes.store(input.len() as u64, Ordering::Relaxed);
+            let is_over_limit = core.runtime_config().limits.query_buffer_exceeded(input.len());
+            if is_over_limit || self.applier.is_doomed() || self.is_timed_out(primary_connection.timeout()) {
+                upstream.unapplied_bytes.store(0, Ordering::Relaxed);
                 return Err(LinkError::Refused("Link with PRIMARY broken off while writes were paused.".into()));
             }
-            if acknowledged.elapsed() >= ACK_EVERY {
+            if acknowledged.elapsed() >= ACK_PERIOD {
                 acknowledged = Instant::now();
                 self.acknowledge(primary_connection)?;
             }
         }
-        upstream.unapplied.store(0, Ordering::Relaxed);
+        upstream.unapplied_bytes.store(0, Ordering::Relaxed);
         Ok(())
     }
 
-    fn is_silent_for(&self, timeout: Duration) -> bool {
-        let heard_ms = self.core.replication.upstream.heard_ms.load(Ordering::Relaxed);
-        clock::unix_ms() - heard_ms > timeout.as_millis() as i64
+    fn is_timed_out(&self, timeout: Duration) -> bool {
+        let last_io_ms = self.core.replication.upstream.last_io_ms.load(Ordering::Relaxed);
+        clock::unix_ms() - last_io_ms > timeout.as_millis() as i64
     }
 
     /// Acknowledges the applied and the synced offset.
@@ -412,7 +418,7 @@ impl Link<'_> {
 }
 
 /// Whether a request asks for an acknowledgement.
-fn is_question(args: Args<'_>) -> bool {
+fn is_getack(args: Args<'_>) -> bool {
     let is = |index: usize, word: &str| args.get(index).is_some_and(|arg| arg.eq_ignore_ascii_case(word.as_bytes()));
     is(0, "replconf") && is(1, "getack")
 }

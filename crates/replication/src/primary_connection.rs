@@ -14,9 +14,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Bytes per read.
-pub const READ: usize = 256 * 1024;
+pub const READ_SIZE: usize = 256 * 1024;
 /// How often a wait checks its timeout.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Why a link ended.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ impl fmt::Display for LinkError {
 
 /// See the module's documentation.
 pub struct PrimaryConnection {
-    /// Shared with [`SignOfLife`], which writes to it while a dump is loaded.
+    /// Shared with [`Keepalive`], which writes to it while a dump is loaded.
     channel: Arc<Mutex<Channel>>,
     /// Bytes read; those from `at` on are unused.
     buffer: Vec<u8>,
@@ -49,23 +49,23 @@ pub struct PrimaryConnection {
     /// The server's core.
     pub core: &'static ReplicatedCore,
     /// The error message if a read times out.
-    pub awaited: &'static str,
+    pub timeout_error: &'static str,
 }
 
-/// Periodically tells the primary that this server is alive: see [`PrimaryConnection::sign`].
-pub struct SignOfLife {
+/// Periodically tells the primary that this server is alive: see [`PrimaryConnection::keepalive`].
+pub struct Keepalive {
     channel: Arc<Mutex<Channel>>,
-    told: Instant,
+    last_sent: Instant,
 }
 
-impl SignOfLife {
+impl Keepalive {
     /// The interval.
-    const EVERY: Duration = Duration::from_secs(1);
+    const PERIOD: Duration = Duration::from_secs(1);
 
     /// Sends one if it is due.
-    pub fn give(&mut self) {
-        if self.told.elapsed() >= Self::EVERY {
-            self.told = Instant::now();
+    pub fn send_if_due(&mut self) {
+        if self.last_sent.elapsed() >= Self::PERIOD {
+            self.last_sent = Instant::now();
             // The next read detects a closed connection.
             let _ = self.channel.lock().write_all(b"\n");
         }
@@ -74,8 +74,8 @@ impl SignOfLife {
 
 impl PrimaryConnection {
     /// Wraps an established connection.
-    pub fn new(core: &'static ReplicatedCore, channel: Channel, awaited: &'static str) -> PrimaryConnection {
-        PrimaryConnection { core, channel: Arc::new(Mutex::new(channel)), buffer: Vec::new(), at: 0, awaited }
+    pub fn new(core: &'static ReplicatedCore, channel: Channel, timeout_error: &'static str) -> PrimaryConnection {
+        PrimaryConnection { core, channel: Arc::new(Mutex::new(channel)), buffer: Vec::new(), at: 0, timeout_error }
     }
 
     /// Sends a request.
@@ -90,8 +90,8 @@ impl PrimaryConnection {
     }
 
     /// The sender of keepalives for this connection.
-    pub fn sign(&self) -> SignOfLife {
-        SignOfLife { channel: self.channel.clone(), told: Instant::now() }
+    pub fn keepalive(&self) -> Keepalive {
+        Keepalive { channel: self.channel.clone(), last_sent: Instant::now() }
     }
 
     /// Takes the unused bytes.
@@ -102,7 +102,7 @@ impl PrimaryConnection {
     }
 
     /// Puts bytes back: they are read next.
-    pub fn put_back(&mut self, bytes: Vec<u8>) {
+    pub fn unread(&mut self, bytes: Vec<u8>) {
         (self.buffer, self.at) = (bytes, 0);
     }
 
@@ -112,13 +112,13 @@ impl PrimaryConnection {
         let mut channel = self.channel.lock();
         channel.socket().set_read_timeout(Some(wait.max(Duration::from_millis(1)))).map_err(failed)?;
         let before = buffer.len();
-        buffer.resize(before + READ, 0);
+        buffer.resize(before + READ_SIZE, 0);
         let read = channel.read(&mut buffer[before..]);
         buffer.truncate(before + *read.as_ref().unwrap_or(&0));
         match read {
             Ok(0) => Err(LinkError::Refused("Connection with primary lost.".into())),
             Ok(n) => {
-                self.core.replication.upstream.heard_ms.store(clock::unix_ms(), Ordering::Relaxed);
+                self.core.replication.upstream.last_io_ms.store(clock::unix_ms(), Ordering::Relaxed);
                 self.core.replication.counts.bytes_in.fetch_add(n as u64, Ordering::Relaxed);
                 Ok(n)
             }
@@ -135,13 +135,13 @@ impl PrimaryConnection {
         let read = loop {
             // The setting may change meanwhile.
             let left = self.timeout().saturating_sub(began.elapsed());
-            match self.read_append(&mut buffer, left.min(LOOK_EVERY)) {
-                Ok(0) if left > LOOK_EVERY => {}
+            match self.read_append(&mut buffer, left.min(POLL_INTERVAL)) {
+                Ok(0) if left > POLL_INTERVAL => {}
                 read => break read,
             }
         };
         self.buffer = buffer;
-        if read? == 0 { Err(LinkError::Refused(self.awaited.into())) } else { Ok(()) }
+        if read? == 0 { Err(LinkError::Refused(self.timeout_error.into())) } else { Ok(()) }
     }
 
     /// The connection, for its options and addresses.
@@ -160,7 +160,7 @@ impl PrimaryConnection {
     }
 
     /// The next line, without its end.
-    pub fn line(&mut self) -> Result<Vec<u8>, LinkError> {
+    pub fn read_line(&mut self) -> Result<Vec<u8>, LinkError> {
         const LINE_MAX: usize = 64 * 1024;
         loop {
             let unread = &self.buffer[self.at..];
@@ -177,9 +177,9 @@ impl PrimaryConnection {
     }
 
     /// The next line that is not empty: empty lines are keepalives.
-    pub fn answer(&mut self) -> Result<Vec<u8>, LinkError> {
+    pub fn read_reply(&mut self) -> Result<Vec<u8>, LinkError> {
         loop {
-            let line = self.line()?;
+            let line = self.read_line()?;
             if !line.is_empty() {
                 return Ok(line);
             }
@@ -187,7 +187,7 @@ impl PrimaryConnection {
     }
 
     /// The next bytes, at least one and at most `max`.
-    pub fn some(&mut self, max: usize) -> Result<&[u8], LinkError> {
+    pub fn read_some(&mut self, max: usize) -> Result<&[u8], LinkError> {
         if self.at == self.buffer.len() {
             self.fill()?;
         }
@@ -198,7 +198,7 @@ impl PrimaryConnection {
 }
 
 /// A primary's answer, formatted for the log.
-pub fn shown(bytes: &[u8]) -> String {
-    const SHOWN_MAX: usize = 256;
-    String::from_utf8_lossy(&bytes[..bytes.len().min(SHOWN_MAX)]).into_owned()
+pub fn for_log(bytes: &[u8]) -> String {
+    const LOG_LEN_MAX: usize = 256;
+    String::from_utf8_lossy(&bytes[..bytes.len().min(LOG_LEN_MAX)]).into_owned()
 }

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU16, AtomicU32, A
 #[repr(u8)]
 pub enum Stage {
     /// It has sent REPLCONF only.
-    Introduced,
+    Handshake,
     /// It waits for a snapshot to begin.
     Waiting,
     /// It waits for a snapshot that is being written to disk.
@@ -22,22 +22,22 @@ pub enum Stage {
     /// It receives a dump.
     Receiving,
     /// It receives the log and buffers it until it has loaded a dump from another connection.
-    Keeping,
+    BgTransfer,
     /// It follows the log.
     Online,
 }
 
 impl Stage {
     const ALL: [Stage; 6] =
-        [Stage::Introduced, Stage::Waiting, Stage::Saving, Stage::Receiving, Stage::Keeping, Stage::Online];
+        [Stage::Handshake, Stage::Waiting, Stage::Saving, Stage::Receiving, Stage::BgTransfer, Stage::Online];
 
     /// The name in INFO.
     pub fn name(self) -> &'static str {
         match self {
-            Stage::Introduced => "handshake",
+            Stage::Handshake => "handshake",
             Stage::Waiting | Stage::Saving => "wait_bgsave",
             Stage::Receiving => "send_bulk",
-            Stage::Keeping => "bg_transfer",
+            Stage::BgTransfer => "bg_transfer",
             Stage::Online => "online",
         }
     }
@@ -53,13 +53,13 @@ pub struct Replica {
     /// The address that it has announced.
     pub announced: Mutex<String>,
     /// Whether it accepts a dump of unknown length.
-    pub takes_streams: AtomicBool,
+    pub supports_eof: AtomicBool,
     /// Whether it accepts a dump over a separate connection.
-    pub takes_two_channels: AtomicBool,
+    pub supports_dual_channel: AtomicBool,
     /// Whether this connection requests a dump only, without the log.
-    pub wants_dump_only: AtomicBool,
+    pub is_dump_only: AtomicBool,
     /// The parts of the data set that it requests.
-    pub wanted_parts: Mutex<Parts>,
+    pub requested_parts: Mutex<Parts>,
     /// Whether this connection carries only the dump, for a replica that receives the log over another one.
     pub is_dump_channel: AtomicBool,
     /// The ID of the client that is this replica's dump channel; 0 for none.
@@ -69,11 +69,11 @@ pub struct Replica {
     /// When a dump without a log was completely sent, as Unix time in ms; 0 before that.
     pub dump_sent_ms: AtomicI64,
     /// When writes to it began to block, as Unix time in ms; 0 if they do not.
-    pub stuck_since_ms: AtomicI64,
+    pub write_blocked_since_ms: AtomicI64,
     /// Whether it used SYNC, without replication IDs.
-    pub is_old: AtomicBool,
+    pub is_pre_psync: AtomicBool,
     /// Whether it can continue with another replication ID.
-    pub knows_second_id: AtomicBool,
+    pub supports_psync2: AtomicBool,
     /// Its program version, as a number; 0 if unknown.
     pub version: AtomicU32,
     /// The last acknowledged applied offset.
@@ -81,7 +81,7 @@ pub struct Replica {
     /// The last acknowledged synced offset.
     pub synced: AtomicU64,
     /// When it last acknowledged, as Unix time in ms.
-    pub heard_ms: AtomicI64,
+    pub last_ack_ms: AtomicI64,
 }
 
 impl Replica {
@@ -89,24 +89,24 @@ impl Replica {
     pub fn new(client: Arc<ClientInfo>) -> Self {
         Replica {
             client,
-            stage: AtomicU8::new(Stage::Introduced as u8),
+            stage: AtomicU8::new(Stage::Handshake as u8),
             port: AtomicU16::new(0),
             announced: Mutex::default(),
-            takes_streams: AtomicBool::new(false),
-            takes_two_channels: AtomicBool::new(false),
-            wants_dump_only: AtomicBool::new(false),
-            wanted_parts: Mutex::new(Parts::ALL),
+            supports_eof: AtomicBool::new(false),
+            supports_dual_channel: AtomicBool::new(false),
+            is_dump_only: AtomicBool::new(false),
+            requested_parts: Mutex::new(Parts::ALL),
             is_dump_channel: AtomicBool::new(false),
             dump_channel: AtomicU64::new(0),
             pin: Mutex::default(),
             dump_sent_ms: AtomicI64::new(0),
-            stuck_since_ms: AtomicI64::new(0),
-            is_old: AtomicBool::new(false),
-            knows_second_id: AtomicBool::new(false),
+            write_blocked_since_ms: AtomicI64::new(0),
+            is_pre_psync: AtomicBool::new(false),
+            supports_psync2: AtomicBool::new(false),
             version: AtomicU32::new(0),
             applied: AtomicU64::new(0),
             synced: AtomicU64::new(0),
-            heard_ms: AtomicI64::new(clock::unix_ms()),
+            last_ack_ms: AtomicI64::new(clock::unix_ms()),
         }
     }
 
@@ -124,7 +124,7 @@ impl Replica {
     pub fn kind(&self) -> &'static str {
         if self.is_dump_channel.load(Ordering::Relaxed) {
             "rdb-channel"
-        } else if self.stage() == Stage::Keeping {
+        } else if self.stage() == Stage::BgTransfer {
             "main-channel"
         } else {
             "replica"
@@ -155,14 +155,14 @@ impl Replica {
     }
 
     /// Milliseconds since its last acknowledgement.
-    pub fn silent_ms(&self, now_ms: i64) -> i64 {
-        now_ms - self.heard_ms.load(Ordering::Relaxed)
+    pub fn since_ack_ms(&self, now_ms: i64) -> i64 {
+        now_ms - self.last_ack_ms.load(Ordering::Relaxed)
     }
 }
 
-fn good(all: &[Arc<Replica>], lag_s: u32, now_ms: i64) -> usize {
+fn count_good(all: &[Arc<Replica>], lag_s: u32, now_ms: i64) -> usize {
     let is_good = |replica: &&Arc<Replica>| {
-        replica.stage() == Stage::Online && replica.silent_ms(now_ms) <= i64::from(lag_s) * 1000
+        replica.stage() == Stage::Online && replica.since_ack_ms(now_ms) <= i64::from(lag_s) * 1000
     };
     all.iter().filter(is_good).count()
 }
@@ -175,7 +175,7 @@ pub struct Replicas {
     orphans: Mutex<Vec<Arc<Replica>>>,
     count: AtomicUsize,
     /// Unix time in ms since when no replica has been attached; 0 if one is, or none ever was.
-    none_since_ms: AtomicI64,
+    no_replicas_since_ms: AtomicI64,
 }
 
 impl Replicas {
@@ -197,7 +197,7 @@ impl Replicas {
             all.push(replica);
         }
         self.count.store(all.len(), Ordering::Relaxed);
-        self.none_since_ms.store(0, Ordering::Relaxed);
+        self.no_replicas_since_ms.store(0, Ordering::Relaxed);
     }
 
     /// Detaches a replica. Returns whether it was attached.
@@ -207,13 +207,13 @@ impl Replicas {
         all.retain(|known| !Arc::ptr_eq(known, replica));
         self.count.store(all.len(), Ordering::Relaxed);
         if all.is_empty() && before > 0 {
-            self.none_since_ms.store(clock::unix_ms(), Ordering::Relaxed);
+            self.no_replicas_since_ms.store(clock::unix_ms(), Ordering::Relaxed);
         }
         before > all.len()
     }
 
     /// Keeps a closed dump channel, for the replica that will request the log.
-    pub fn keep_orphan(&self, channel: Arc<Replica>) {
+    pub fn add_orphan(&self, channel: Arc<Replica>) {
         self.orphans.lock().push(channel);
     }
 
@@ -232,9 +232,9 @@ impl Replicas {
 
     /// The dump channel with this client ID, if the log is still retained for it.
     pub fn dump_channel(&self, client: u64) -> Option<Arc<Replica>> {
-        let fits = |channel: &&Arc<Replica>| channel.client.id == client && channel.pin.lock().is_some();
-        let attached = self.all.read().iter().find(fits).cloned();
-        attached.or_else(|| self.orphans.lock().iter().find(fits).cloned())
+        let matches = |channel: &&Arc<Replica>| channel.client.id == client && channel.pin.lock().is_some();
+        let attached = self.all.read().iter().find(matches).cloned();
+        attached.or_else(|| self.orphans.lock().iter().find(matches).cloned())
     }
 
     /// The number of dump channels for which the log is retained.
@@ -245,24 +245,24 @@ impl Replicas {
     }
 
     /// Milliseconds since the last replica was detached, if there were any.
-    pub fn none_for_ms(&self, now_ms: i64) -> Option<i64> {
-        let since = self.none_since_ms.load(Ordering::Relaxed);
+    pub fn no_replicas_for_ms(&self, now_ms: i64) -> Option<i64> {
+        let since = self.no_replicas_since_ms.load(Ordering::Relaxed);
         (since != 0).then(|| now_ms - since)
     }
 
     /// The number of online replicas that acknowledged within `lag_s` seconds.
-    pub fn good(&self, lag_s: u32, now_ms: i64) -> usize {
-        good(&self.all.read(), lag_s, now_ms)
+    pub fn count_good(&self, lag_s: u32, now_ms: i64) -> usize {
+        count_good(&self.all.read(), lag_s, now_ms)
     }
 
     /// Acts on that number under a lock, so that the last action uses the last count.
-    pub fn act_on_good(&self, lag_s: u32, now_ms: i64, act: impl FnOnce(usize)) {
+    pub fn with_good_count(&self, lag_s: u32, now_ms: i64, act: impl FnOnce(usize)) {
         let all = self.all.write();
-        act(good(&all, lag_s, now_ms));
+        act(count_good(&all, lag_s, now_ms));
     }
 
     /// The number of replicas that have applied the log up to an offset, or have it in a file with `synced`.
-    pub fn reached(&self, offset: u64, synced: bool) -> usize {
+    pub fn count_acked(&self, offset: u64, synced: bool) -> usize {
         let place = |replica: &Replica| if synced { &replica.synced } else { &replica.applied }.load(Ordering::Acquire);
         let all = self.all.read();
         all.iter().filter(|replica| replica.stage() == Stage::Online && place(replica) >= offset).count()

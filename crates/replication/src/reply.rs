@@ -46,7 +46,7 @@ impl<'a> Reply<'a> {
     }
 
     /// Whether it is an error of a server that runs, but requires authentication or other permissions.
-    pub fn is_lack_of_permission(self) -> bool {
+    pub fn is_permission_error(self) -> bool {
         match self {
             Reply::Error { code: "NOAUTH" | "NOPERM", .. } => true,
             // Servers before the code NOAUTH.
@@ -61,14 +61,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_has_a_first_word_and_a_rest() {
+    fn status_is_split_after_its_first_word() {
         assert_eq!(Reply::parse("+CONTINUE"), Reply::Status { word: "CONTINUE", rest: "" });
         assert_eq!(Reply::parse("+FULLRESYNC id 7"), Reply::Status { word: "FULLRESYNC", rest: "id 7" });
         assert!(Reply::parse("+").is_status() && !Reply::parse("+").is_error());
     }
 
     #[test]
-    fn the_code_of_an_error_is_its_whole_first_word() {
+    fn error_code_is_the_first_word() {
         let code = |line| match Reply::parse(line) {
             Reply::Error { code, text } if line[1..] == *text => Some(code),
             _ => None,
@@ -80,19 +80,19 @@ mod tests {
     }
 
     #[test]
-    fn other_lines_are_neither() {
+    fn other_lines_are_neither_status_nor_error() {
         for line in ["", ":1", "$5", "PONG", " +OK"] {
             assert_eq!(Reply::parse(line), Reply::Other, "{line}");
         }
     }
 
     #[test]
-    fn some_errors_mean_that_permissions_are_missing() {
+    fn permission_errors_are_recognized() {
         for line in ["-NOAUTH Authentication required.", "-NOPERM", "-ERR operation not permitted"] {
-            assert!(Reply::parse(line).is_lack_of_permission(), "{line}");
+            assert!(Reply::parse(line).is_permission_error(), "{line}");
         }
         for line in ["-NOAUTHX", "-ERR operation", "-LOADING x", "+NOAUTH", "NOAUTH"] {
-            assert!(!Reply::parse(line).is_lack_of_permission(), "{line}");
+            assert!(!Reply::parse(line).is_permission_error(), "{line}");
         }
     }
 }

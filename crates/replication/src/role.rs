@@ -20,18 +20,18 @@ use kvick_store::Locked;
 use std::sync::atomic::Ordering;
 
 /// The error for waiting clients when the role changes.
-pub const CHANGED: &str =
+pub const ROLE_CHANGED_ERROR: &str =
     "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)";
 
 impl ReplicatedCore {
     /// Becomes a replica of this primary.
     pub fn become_replica(&self, target: Target, global: &mut Locked, stats: &WorkerStats) {
-        self.turn_to_primary(target);
-        self.end_waits(global, stats);
+        self.set_primary(target);
+        self.unblock_clients(global, stats);
     }
 
     /// The same, but clients that wait for a key keep waiting, since the server may remain the primary.
-    pub(crate) fn turn_to_primary(&self, target: Target) {
+    pub(crate) fn set_primary(&self, target: Target) {
         let replication = &self.replication;
         if !replication.upstream.is_replica() {
             logging::notice(format_args!(
@@ -45,14 +45,14 @@ impl ReplicatedCore {
         self.adjust_oom_score();
         // Replicas stay attached: the new primary may continue the history that they know.
         replication.upstream.follow(Some(target));
-        self.note_writable_replica_keys(!self.config.read(REPLICA_READ_ONLY));
+        self.update_writable_replica_keys(!self.config.read(REPLICA_READ_ONLY));
     }
 
     /// The data was loaded from a dump at this position in a history. A replica continues from there; a primary accepts
     /// replicas that followed it before its restart.
-    pub fn go_on_from_dump(&self, id: &str, offset: u64, database: usize) {
+    pub fn resume_history_from_dump(&self, id: &str, offset: u64, database: usize) {
         let (replication, log) = (&self.replication, &self.keyspace.log);
-        let _world = self.keyspace.lock_global();
+        let _global = self.keyspace.lock_global();
         log.reset(offset);
         log.keep_backlog(self.config.read(REPL_BACKLOG_SIZE));
         replication.has_backlog.store(true, Ordering::SeqCst);
@@ -60,7 +60,7 @@ impl ReplicatedCore {
         let mut history = replication.history.lock();
         history.adopt(id);
         if self.config.read(REPLICAOF).is_none() {
-            history.branch_off(offset);
+            history.shift_id(offset);
         }
     }
 
@@ -68,10 +68,10 @@ impl ReplicatedCore {
     pub fn become_primary(&self) {
         let replication = &self.replication;
         replication.upstream.follow(None);
-        self.note_writable_replica_keys(false);
+        self.update_writable_replica_keys(false);
         self.config.put(REPLICAOF, None);
         let (log, mut history) = (&self.keyspace.log, replication.history.lock());
-        history.branch_off(log.offset());
+        history.shift_id(log.offset());
         logging::notice(format_args!(
             "Setting secondary replication ID to {}, valid up to offset: {}. New replication ID is {}",
             history.previous_id(),
@@ -103,17 +103,17 @@ impl ReplicatedCore {
     }
 
     /// Ends the waits of clients because the role changed.
-    pub(crate) fn end_waits(&self, global: &mut Locked, stats: &WorkerStats) {
-        self.aof.end_waits(self, CHANGED);
+    pub(crate) fn unblock_clients(&self, global: &mut Locked, stats: &WorkerStats) {
+        self.aof.unblock_waiting_clients(self, ROLE_CHANGED_ERROR);
         self.unblock(global, stats);
     }
 
     /// Refuses writes if fewer replicas are in good state than these settings require.
-    pub fn require_replicas(&self, values: &Values) {
-        let (least, lag_s) = (values.read(MIN_REPLICAS_TO_WRITE), values.read(MIN_REPLICAS_MAX_LAG));
-        let matters = least > 0 && lag_s > 0 && !self.replication.upstream.is_replica();
-        self.replication.replicas.act_on_good(lag_s, clock::unix_ms(), |good| {
-            self.admission.set(Reasons::FEW_REPLICAS, matters && good < least as usize);
+    pub fn update_good_replicas(&self, values: &Values) {
+        let (required, lag_s) = (values.read(MIN_REPLICAS_TO_WRITE), values.read(MIN_REPLICAS_MAX_LAG));
+        let applies = required > 0 && lag_s > 0 && !self.replication.upstream.is_replica();
+        self.replication.replicas.with_good_count(lag_s, clock::unix_ms(), |good| {
+            self.admission.set(Reasons::FEW_REPLICAS, applies && good < required as usize);
         });
     }
 
@@ -121,7 +121,7 @@ impl ReplicatedCore {
     pub fn tick_replication(&'static self) {
         synchronise::tick(self);
         let (replicas, values, now_ms) = (&self.replication.replicas, self.config.values(), clock::unix_ms());
-        self.require_replicas(&values);
+        self.update_good_replicas(&values);
         if replicas.count() > 0 && !self.replication.upstream.is_replica() {
             let every_ms = i64::from(values.read(REPL_PING_REPLICA_PERIOD)) * 1000;
             let last = self.replication.pinged_ms.load(Ordering::Relaxed);
@@ -131,24 +131,24 @@ impl ReplicatedCore {
                 self.on_log_appended(None);
             }
         }
-        self.end_silent_replicas(now_ms);
-        self.unpin_late(now_ms);
+        self.disconnect_timed_out_replicas(now_ms);
+        self.unpin_expired(now_ms);
         self.tick_failover(now_ms);
         self.drop_backlog(now_ms);
     }
 
     /// Disconnects replicas that have been silent for too long.
-    fn end_silent_replicas(&self, now_ms: i64) {
+    fn disconnect_timed_out_replicas(&self, now_ms: i64) {
         let timeout_ms = i64::from(self.config.read(REPL_TIMEOUT)) * 1000;
         for replica in self.replication.replicas.all() {
             // Replicas that used SYNC never acknowledge.
-            let speaks = replica.stage() == Stage::Online && !replica.is_old.load(Ordering::Relaxed);
-            let stuck_since_ms = replica.stuck_since_ms.load(Ordering::Relaxed);
-            let is_stuck = stuck_since_ms != 0 && now_ms - stuck_since_ms > timeout_ms;
-            let takes_dump = matches!(replica.stage(), Stage::Saving | Stage::Receiving);
+            let acks_expected = replica.stage() == Stage::Online && !replica.is_pre_psync.load(Ordering::Relaxed);
+            let write_blocked_since_ms = replica.write_blocked_since_ms.load(Ordering::Relaxed);
+            let is_stuck = write_blocked_since_ms != 0 && now_ms - write_blocked_since_ms > timeout_ms;
+            let receives_dump = matches!(replica.stage(), Stage::Saving | Stage::Receiving);
             let doing = match () {
-                () if speaks && replica.silent_ms(now_ms) > timeout_ms => "streaming sync",
-                () if takes_dump && is_stuck => "full sync",
+                () if acks_expected && replica.since_ack_ms(now_ms) > timeout_ms => "streaming sync",
+                () if receives_dump && is_stuck => "full sync",
                 () => continue,
             };
             {
@@ -160,13 +160,13 @@ impl ReplicatedCore {
     }
 
     /// Stops retaining the log for replicas that have received their dump but do not request the log.
-    fn unpin_late(&self, now_ms: i64) {
-        let live_ms = self.replication.orphans_live_ms.load(Ordering::Relaxed);
-        for channel in self.replication.replicas.unpin(now_ms - live_ms) {
+    fn unpin_expired(&self, now_ms: i64) {
+        let ttl_ms = self.replication.orphan_ttl_ms.load(Ordering::Relaxed);
+        for channel in self.replication.replicas.unpin(now_ms - ttl_ms) {
             logging::notice(format_args!(
                 "Dual channel replication: Replica main channel failed to establish PSYNC within the grace period ({} \
                  seconds). Freeing RDB client {}.",
-                live_ms / 1000,
+                ttl_ms / 1000,
                 channel.client.id
             ));
             channel.client.doomed.store(true, Ordering::SeqCst);
@@ -185,14 +185,14 @@ impl ReplicatedCore {
     fn drop_backlog(&self, now_ms: i64) {
         let replication = &self.replication;
         let ttl_s = self.config.read(REPL_BACKLOG_TTL) as i64;
-        let is_idle = replication.replicas.none_for_ms(now_ms).is_some_and(|none_ms| none_ms / 1000 > ttl_s);
+        let is_idle = replication.replicas.no_replicas_for_ms(now_ms).is_some_and(|none_ms| none_ms / 1000 > ttl_s);
         if ttl_s == 0 || !is_idle || replication.upstream.is_replica() {
             return;
         }
-        let _world = self.keyspace.lock_global();
+        let _global = self.keyspace.lock_global();
         if replication.replicas.count() == 0 && replication.has_backlog.swap(false, Ordering::SeqCst) {
             // Later changes are not counted in offsets.
-            replication.history.lock().begin_anew();
+            replication.history.lock().change_id();
             self.keyspace.log.keep_backlog(0);
             logging::notice(format_args!(
                 "Replication backlog freed after {ttl_s} seconds without connected replicas."

@@ -3,8 +3,8 @@
 //! Replicas that want the same dump share one. Those that want a different one, in an older format or of part of the
 //! data, wait for the next; so a value that an old format cannot represent does not delay the others.
 
+use super::disk_backed::DiskBackedSync;
 use super::replicas::{Replica, Stage};
-use super::through_file::ThroughFile;
 use super::transfer::{Ended, Reader, Transfer};
 use crate::ReplicatedCore;
 use kvick_config::tables::persistence::SAVE;
@@ -42,35 +42,35 @@ pub struct PendingFullSync {
 pub struct PendingFullSyncs {
     /// By the IDs of their clients.
     waiting: Mutex<Vec<(u64, PendingFullSync)>>,
-    present: Mutex<Option<Present>>,
+    current: Mutex<Option<CurrentDump>>,
 }
 
 /// The current or last dump for replicas.
-struct Present {
+struct CurrentDump {
     transfer: Arc<Transfer>,
     is_streamed: bool,
     history: String,
     offset: u64,
     database: usize,
-    wanted: Wanted,
+    spec: DumpSpec,
     /// The replicas that wait for it, if it goes through a file.
     replicas: Arc<Mutex<Vec<Arc<Replica>>>>,
 }
 
 /// The properties in which dumps for replicas differ.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Wanted {
+struct DumpSpec {
     /// The version of the format.
     version: u16,
     parts: Parts,
 }
 
-impl Wanted {
+impl DumpSpec {
     /// A replica's request. A replica that does not announce its version gets an old format.
-    fn by(replica: &Replica) -> Wanted {
-        const FIRST_OF_THIS_FORMAT: u32 = 9 << 16;
-        let is_new = replica.version.load(Ordering::Relaxed) >= FIRST_OF_THIS_FORMAT;
-        Wanted { version: if is_new { VERSION } else { VERSION_REDIS }, parts: *replica.wanted_parts.lock() }
+    fn requested_by(replica: &Replica) -> DumpSpec {
+        const FORMAT_SINCE_VERSION: u32 = 9 << 16;
+        let is_new = replica.version.load(Ordering::Relaxed) >= FORMAT_SINCE_VERSION;
+        DumpSpec { version: if is_new { VERSION } else { VERSION_REDIS }, parts: *replica.requested_parts.lock() }
     }
 }
 
@@ -78,7 +78,7 @@ impl PendingFullSyncs {
     /// Whether the snapshot for a replica has begun and its dump is incomplete.
     pub fn is_incomplete(&self, client: u64) -> bool {
         let all = self.waiting.lock();
-        all.iter().any(|(id, beginning)| *id == client && !beginning.reader.has_ended())
+        all.iter().any(|(id, full_sync)| *id == client && !full_sync.reader.has_ended())
     }
 
     /// Takes a replica's full sync, if its snapshot has begun.
@@ -90,7 +90,7 @@ impl PendingFullSyncs {
 }
 
 /// Registers a replica for a full sync. It joins the running dump if possible. The caller holds the global lock.
-pub fn admit(core: &ReplicatedCore, replica: &Arc<Replica>) {
+pub fn register_for_full_sync(core: &ReplicatedCore, replica: &Arc<Replica>) {
     if replica.is_dump_channel.load(Ordering::Relaxed) {
         let is_empty = core.keyspace.log.backlog().is_empty();
         logging::debug(format_args!(
@@ -107,17 +107,17 @@ pub fn admit(core: &ReplicatedCore, replica: &Arc<Replica>) {
         }
         return;
     };
-    let present = core.replication.pending_full_syncs.present.lock();
-    match present.as_ref().filter(|_| purpose == Purpose::Replicas) {
+    let current = core.replication.pending_full_syncs.current.lock();
+    match current.as_ref().filter(|_| purpose == Purpose::Replicas) {
         None => logging::notice(format_args!(
             "No BGSAVE in progress, but another BG operation is active. BGSAVE for replication delayed"
         )),
-        Some(present) if present.is_streamed => {
+        Some(current) if current.is_streamed => {
             logging::notice(format_args!("Current BGSAVE has socket target. Waiting for next BGSAVE for SYNC"));
         }
-        Some(present) => {
+        Some(current) => {
             let can =
-                if join(core, present, replica) { "" } else { "Can't attach the replica to the current BGSAVE. " };
+                if join(core, current, replica) { "" } else { "Can't attach the replica to the current BGSAVE. " };
             let which = if can.is_empty() { "end of" } else { "next" };
             logging::notice(format_args!("{can}Waiting for {which} BGSAVE for SYNC"));
         }
@@ -125,36 +125,36 @@ pub fn admit(core: &ReplicatedCore, replica: &Arc<Replica>) {
 }
 
 /// Adds a replica to a dump that is being written to a file; false if that is impossible.
-fn join(core: &ReplicatedCore, present: &Present, replica: &Arc<Replica>) -> bool {
+fn join(core: &ReplicatedCore, current: &CurrentDump, replica: &Arc<Replica>) -> bool {
     let pending_full_syncs = &core.replication.pending_full_syncs;
-    if Wanted::by(replica) != present.wanted
-        || replica.wants_dump_only.load(Ordering::Relaxed)
-        || present.transfer.readers() == 0
+    if DumpSpec::requested_by(replica) != current.spec
+        || replica.is_dump_only.load(Ordering::Relaxed)
+        || current.transfer.readers() == 0
     {
         return false;
     }
     // The log is retained from there on for the waiting replicas.
-    let Some(follower) = core.keyspace.log.follow_from(present.offset, Audience::All) else { return false };
-    let Some(reader) = present.transfer.reader() else { return false };
-    let (history, offset, database) = (present.history.clone(), present.offset, present.database);
-    let beginning = PendingFullSync { history, offset, database, reader, follower: Some(follower), is_streamed: false };
-    present.replicas.lock().push(replica.clone());
-    pending_full_syncs.waiting.lock().push((replica.client.id, beginning));
+    let Some(follower) = core.keyspace.log.follow_from(current.offset, Audience::All) else { return false };
+    let Some(reader) = current.transfer.reader() else { return false };
+    let (history, offset, database) = (current.history.clone(), current.offset, current.database);
+    let full_sync = PendingFullSync { history, offset, database, reader, follower: Some(follower), is_streamed: false };
+    current.replicas.lock().push(replica.clone());
+    pending_full_syncs.waiting.lock().push((replica.client.id, full_sync));
     replica.set_stage(Stage::Saving);
     core.wake(replica.client.worker);
     true
 }
 
 /// A replica has disconnected: cancels a dump that no replica waits for, unless save points would also require it.
-pub fn note_lost(core: &ReplicatedCore) {
-    let mut present = core.replication.pending_full_syncs.present.lock();
-    let Some(found) = present.as_ref().filter(|present| present.transfer.readers() == 0) else { return };
-    if found.is_streamed || is_for_replicas_alone(core) {
+pub fn replica_disconnected(core: &ReplicatedCore) {
+    let mut current = core.replication.pending_full_syncs.current.lock();
+    let Some(found) = current.as_ref().filter(|current| current.transfer.readers() == 0) else { return };
+    if found.is_streamed || is_only_for_replicas(core) {
         let (transfer, is_streamed) = (found.transfer.clone(), found.is_streamed);
-        *present = None;
-        drop(present);
+        *current = None;
+        drop(current);
         if core.persistence.status().running_for(Purpose::Replicas).is_some() {
-            tell_abandoned(&transfer, is_streamed);
+            log_abandoned(&transfer, is_streamed);
             snapshots::cancel(&core.persistence, Purpose::Replicas);
         }
     }
@@ -162,7 +162,7 @@ pub fn note_lost(core: &ReplicatedCore) {
 
 /// Logs once that no replica waits for a dump any more: by the worker that loses the last one, or by the writing
 /// thread.
-pub fn tell_abandoned(transfer: &Transfer, is_streamed: bool) {
+pub fn log_abandoned(transfer: &Transfer, is_streamed: bool) {
     if transfer.abandon() {
         let what = if is_streamed { "Diskless rdb transfer" } else { "Background saving, persistence disabled" };
         logging::notice(format_args!("{what}, last replica dropped, killing fork child."));
@@ -170,7 +170,7 @@ pub fn tell_abandoned(transfer: &Transfer, is_streamed: bool) {
 }
 
 /// Whether a dump's file is needed for replicas only.
-pub fn is_for_replicas_alone(core: &ReplicatedCore) -> bool {
+pub fn is_only_for_replicas(core: &ReplicatedCore) -> bool {
     core.config.read(SAVE).points().is_empty()
 }
 
@@ -178,26 +178,26 @@ pub fn is_for_replicas_alone(core: &ReplicatedCore) -> bool {
 pub fn tick(core: &'static ReplicatedCore) {
     let mut waiting = core.replication.replicas.all();
     waiting.retain(|replica| replica.stage() == Stage::Waiting);
-    let Some(wanted) = waiting.first().map(|first| Wanted::by(first)) else { return };
-    waiting.retain(|replica| Wanted::by(replica) == wanted);
-    if is_time(core, &waiting) {
-        begin(core, &waiting, wanted);
+    let Some(spec) = waiting.first().map(|first| DumpSpec::requested_by(first)) else { return };
+    waiting.retain(|replica| DumpSpec::requested_by(replica) == spec);
+    if is_due(core, &waiting) {
+        begin(core, &waiting, spec);
     }
 }
 
 /// Whether the replicas have waited long enough for others to arrive.
-fn is_time(core: &ReplicatedCore, waiting: &[Arc<Replica>]) -> bool {
+fn is_due(core: &ReplicatedCore, waiting: &[Arc<Replica>]) -> bool {
     let values = core.config.values();
     let delay_ms = i64::from(values.read(settings::REPL_DISKLESS_SYNC_DELAY)) * 1000;
     let enough = values.read(settings::REPL_DISKLESS_SYNC_MAX_REPLICAS) as usize;
     let now_ms = kvick_runtime::clock::unix_ms();
-    let longest = waiting.iter().map(|replica| replica.silent_ms(now_ms)).max().unwrap_or(0);
+    let longest = waiting.iter().map(|replica| replica.since_ack_ms(now_ms)).max().unwrap_or(0);
     let waits = values.read(settings::REPL_DISKLESS_SYNC) && is_streamed(core, waiting);
     !waits || longest >= delay_ms || (enough > 0 && waiting.len() >= enough)
 }
 
 /// Takes a snapshot for replicas that all want the same dump.
-fn begin(core: &'static ReplicatedCore, waiting: &[Arc<Replica>], wanted: Wanted) {
+fn begin(core: &'static ReplicatedCore, waiting: &[Arc<Replica>], spec: DumpSpec) {
     let mut global = core.keyspace.lock_global();
     if core.admission.has(Reasons::LOADING) {
         // DEBUG LOADAOF: the data is incomplete, and replicas would not receive the rest.
@@ -208,20 +208,20 @@ fn begin(core: &'static ReplicatedCore, waiting: &[Arc<Replica>], wanted: Wanted
     let is_streamed = is_streamed(core, waiting);
     let (log, replicas) = (&core.keyspace.log, Arc::new(Mutex::new(waiting.to_vec())));
     let destination: Box<dyn Destination> = match is_streamed {
-        true => Box::new(ToReplicas { core, transfer: transfer.clone(), mark: super::history::random_id() }),
-        false => Box::new(ThroughFile::new(core, transfer.clone(), replicas.clone())),
+        true => Box::new(DisklessSync { core, transfer: transfer.clone(), mark: super::history::random_id() }),
+        false => Box::new(DiskBackedSync::new(core, transfer.clone(), replicas.clone())),
     };
-    let format = Format::for_replicas(core, wanted.version, wanted.parts);
+    let format = Format::for_replicas(core, spec.version, spec.parts);
     let request = Request { purpose: Purpose::Replicas, format, destinations: vec![destination] };
     // The log for replicas starts at the snapshot.
     let followers: Vec<Follower> = waiting.iter().map(|_| log.follow(Audience::All)).collect();
-    let mut present = core.replication.pending_full_syncs.present.lock();
+    let mut current = core.replication.pending_full_syncs.current.lock();
     let Ok(offset) = snapshots::begin(core, &mut global, request) else { return };
     let history = core.replication.history.lock().id.clone();
     let upstream = &core.replication.upstream;
     let database = if upstream.is_replica() { upstream.database.load(Ordering::Relaxed) } else { 0 };
-    *present = Some(Present { transfer, is_streamed, history: history.clone(), offset, database, wanted, replicas });
-    drop(present);
+    *current = Some(CurrentDump { transfer, is_streamed, history: history.clone(), offset, database, spec, replicas });
+    drop(current);
     let mut pending_full_syncs = core.replication.pending_full_syncs.waiting.lock();
     for ((replica, reader), follower) in waiting.iter().zip(readers).zip(followers) {
         let (history, mut follower) = (history.clone(), Some(follower));
@@ -231,7 +231,7 @@ fn begin(core: &'static ReplicatedCore, waiting: &[Arc<Replica>], wanted: Wanted
                 "Dual channel replication: Attach replica rdb client {} to repl buf block",
                 replica.client.id
             ));
-        } else if replica.wants_dump_only.load(Ordering::Relaxed) {
+        } else if replica.is_dump_only.load(Ordering::Relaxed) {
             follower = None;
         }
         pending_full_syncs
@@ -256,26 +256,26 @@ fn begin(core: &'static ReplicatedCore, waiting: &[Arc<Replica>], wanted: Wanted
 /// Whether the dump is streamed: if the settings require it or the server must not keep this dump as a file, and all of
 /// the replicas accept an unknown length.
 fn is_streamed(core: &ReplicatedCore, replicas: &[Arc<Replica>]) -> bool {
-    let kept = Wanted { version: dump_version(core), parts: Parts::ALL };
-    let is_kept = replicas.iter().all(|replica| Wanted::by(replica) == kept);
+    let kept = DumpSpec { version: dump_version(core), parts: Parts::ALL };
+    let is_kept = replicas.iter().all(|replica| DumpSpec::requested_by(replica) == kept);
     (core.config.read(settings::REPL_DISKLESS_SYNC) || !is_kept)
-        && replicas.iter().all(|replica| replica.takes_streams.load(Ordering::Relaxed))
+        && replicas.iter().all(|replica| replica.supports_eof.load(Ordering::Relaxed))
 }
 
 /// A streamed dump: its length is unknown, so a mark delimits it.
-struct ToReplicas {
+struct DisklessSync {
     core: &'static ReplicatedCore,
     transfer: Arc<Transfer>,
     mark: String,
 }
 
-impl Destination for ToReplicas {
+impl Destination for DisklessSync {
     fn open(&mut self) -> Result<(), SaveError> {
         self.write(format!("$EOF:{}\r\n", self.mark).as_bytes()).map_err(|error| SaveError::Write("replicas", error))
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.transfer.write(bytes).inspect_err(|_| tell_abandoned(&self.transfer, true))?;
+        self.transfer.write(bytes).inspect_err(|_| log_abandoned(&self.transfer, true))?;
         self.core.replication.wake_feeders(self.core, None);
         Ok(())
     }
@@ -293,7 +293,7 @@ impl Destination for ToReplicas {
                 logging::notice(format_args!("Background RDB transfer terminated with success"));
             }
             Err(error) => {
-                if matches!(error, SaveError::Inexpressible(_)) {
+                if matches!(error, SaveError::Unrepresentable(_)) {
                     file::log_save_error(error);
                 }
                 logging::warning(format_args!("Background RDB transfer error"));
@@ -310,7 +310,7 @@ pub fn keep_backlog(core: &ReplicatedCore) {
     let replication = &core.replication;
     if !replication.has_backlog.swap(true, Ordering::SeqCst) {
         // Changes without replicas were not logged: the data belongs to no known history.
-        replication.history.lock().begin_anew();
+        replication.history.lock().change_id();
         let id = replication.history.lock().id.clone();
         logging::notice(format_args!(
             "Replication backlog created, my new replication IDs are '{id}' and '{}'",

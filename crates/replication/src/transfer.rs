@@ -9,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 
 /// Limit of buffered bytes.
-const WAITING_MAX: usize = 8 * 1024 * 1024;
+const BUFFERED_MAX: usize = 8 * 1024 * 1024;
 
 /// See the module's documentation.
 #[derive(Default)]
@@ -57,7 +57,7 @@ impl Transfer {
     /// Sends these bytes to all readers; waits while the buffer is full. Fails if no reader is left.
     pub fn write(&self, bytes: &[u8]) -> io::Result<()> {
         let mut inner = self.inner.lock();
-        while inner.bytes > WAITING_MAX && inner.has_readers() {
+        while inner.bytes > BUFFERED_MAX && inner.has_readers() {
             self.room.wait(&mut inner);
         }
         if !inner.has_readers() {
@@ -70,8 +70,8 @@ impl Transfer {
     }
 
     /// Ends it.
-    pub fn end(&self, how: Ended) {
-        self.inner.lock().ended = Some(how);
+    pub fn end(&self, outcome: Ended) {
+        self.inner.lock().ended = Some(outcome);
     }
 
     /// Abandons the transfer because no reader is left; true for the first call.
@@ -100,7 +100,7 @@ impl Inner {
         self.readers.iter().any(Option::is_some)
     }
 
-    fn forget_read(&mut self) {
+    fn drop_read_chunks(&mut self) {
         let needed = self.readers.iter().flatten().min().copied().unwrap_or(u64::MAX);
         while self.first < needed {
             let Some(chunk) = self.chunks.pop_front() else { return };
@@ -130,12 +130,12 @@ impl Reader {
         match (chunk, inner.ended) {
             (Some(chunk), _) => {
                 inner.readers[self.number] = Some(at + 1);
-                inner.forget_read();
+                inner.drop_read_chunks();
                 self.transfer.room.notify_one();
                 Next::Chunk(chunk)
             }
             (None, None) => Next::Later,
-            (None, Some(how)) => Next::Ended(how),
+            (None, Some(outcome)) => Next::Ended(outcome),
         }
     }
 }
@@ -144,7 +144,7 @@ impl Drop for Reader {
     fn drop(&mut self) {
         let mut inner = self.transfer.inner.lock();
         inner.readers[self.number] = None;
-        inner.forget_read();
+        inner.drop_read_chunks();
         self.transfer.room.notify_one();
     }
 }
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_readers_get_all_bytes_and_the_writer_waits_for_the_slowest() {
+    fn readers_receive_all_bytes_and_the_writer_waits_for_the_slowest() {
         let transfer = Arc::new(Transfer::default());
         let mut readers = [(); 2].map(|()| transfer.reader().expect("nothing is written yet"));
         let writer = {
@@ -177,17 +177,17 @@ mod tests {
                         open += 1;
                     }
                     Next::Later => open += 1,
-                    Next::Ended(how) => assert_eq!(how, Ended::Complete),
+                    Next::Ended(outcome) => assert_eq!(outcome, Ended::Complete),
                 }
             }
-            assert!(transfer.inner.lock().bytes <= WAITING_MAX + (1 << 20));
+            assert!(transfer.inner.lock().bytes <= BUFFERED_MAX + (1 << 20));
         }
         assert_eq!(got, [40, 40]);
         assert!(writer.join().expect("no panic").is_ok());
     }
 
     #[test]
-    fn a_writer_whom_nobody_reads_is_told() {
+    fn write_without_readers_fails() {
         let transfer = Arc::new(Transfer::default());
         let reader = transfer.reader().expect("nothing is written yet");
         assert!(transfer.write(b"x").is_ok());

@@ -54,15 +54,15 @@ impl LinkStage {
 /// See the module's documentation.
 #[derive(Default)]
 pub struct Upstream {
-    wish: Mutex<Wish>,
+    state: Mutex<State>,
     changed: Condvar,
     is_replica: AtomicBool,
-    number: AtomicU64,
+    generation: AtomicU64,
     stage: AtomicU8,
     /// The connections to the primary, which other threads can interrupt.
     sockets: Mutex<Vec<TcpStream>>,
     /// When the primary was last heard from, as Unix time in ms.
-    pub heard_ms: AtomicI64,
+    pub last_io_ms: AtomicI64,
     /// When the link went down, as Unix time in ms.
     pub down_since_ms: AtomicI64,
     /// Size in bytes of the dump being received; 0 if unknown.
@@ -70,17 +70,17 @@ pub struct Upstream {
     /// Bytes of it received.
     pub dump_received: AtomicU64,
     /// Bytes of the primary's log buffered until a dump is loaded.
-    pub kept_bytes: AtomicU64,
-    /// The peak of `kept_bytes`.
-    pub kept_peak: AtomicU64,
+    pub buffered_bytes: AtomicU64,
+    /// The peak of `buffered_bytes`.
+    pub buffered_peak: AtomicU64,
     /// Bytes of the primary's log received but not applied, because of a pause.
-    pub unapplied: AtomicU64,
+    pub unapplied_bytes: AtomicU64,
     /// The database that the primary's log has selected.
     pub database: AtomicUsize,
 }
 
 #[derive(Default)]
-struct Wish {
+struct State {
     target: Option<Target>,
 }
 
@@ -89,7 +89,7 @@ pub struct Assignment {
     /// Its address.
     pub target: Target,
     /// The generation: it changes when another primary is to be followed, or none.
-    pub number: u64,
+    pub generation: u64,
 }
 
 impl Upstream {
@@ -101,42 +101,42 @@ impl Upstream {
 
     /// The primary, if any.
     pub fn target(&self) -> Option<Target> {
-        self.wish.lock().target.clone()
+        self.state.lock().target.clone()
     }
 
     /// Follows this primary, or none. The caller holds the global lock.
     pub fn follow(&self, target: Option<Target>) {
-        let mut wish = self.wish.lock();
+        let mut state = self.state.lock();
         self.is_replica.store(target.is_some(), Ordering::Relaxed);
-        wish.target = target;
-        self.number.fetch_add(1, Ordering::SeqCst);
+        state.target = target;
+        self.generation.fetch_add(1, Ordering::SeqCst);
         self.set_stage(LinkStage::Connect);
         self.changed.notify_all();
-        drop(wish);
+        drop(state);
         self.interrupt();
     }
 
     /// The current generation.
-    pub fn number(&self) -> u64 {
-        self.number.load(Ordering::SeqCst)
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::SeqCst)
     }
 
     /// Waits until there is a primary to follow.
     pub fn wait_for_target(&self) -> Assignment {
-        let mut wish = self.wish.lock();
+        let mut state = self.state.lock();
         loop {
-            if let Some(target) = &wish.target {
-                return Assignment { target: target.clone(), number: self.number() };
+            if let Some(target) = &state.target {
+                return Assignment { target: target.clone(), generation: self.generation() };
             }
-            self.changed.wait(&mut wish);
+            self.changed.wait(&mut state);
         }
     }
 
     /// Waits for this time, or until the generation changes.
-    pub fn pause(&self, number: u64, time: Duration) {
+    pub fn sleep_unless_changed(&self, generation: u64, time: Duration) {
         let until = Instant::now() + time;
-        let mut wish = self.wish.lock();
-        while self.number() == number && !self.changed.wait_until(&mut wish, until).timed_out() {}
+        let mut state = self.state.lock();
+        while self.generation() == generation && !self.changed.wait_until(&mut state, until).timed_out() {}
     }
 
     /// The present stage.

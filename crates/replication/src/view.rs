@@ -18,7 +18,7 @@ impl ReplicationView for View {
     }
 
     fn resume_history(&self, id: &str, offset: u64, database: usize) {
-        self.0.go_on_from_dump(id, offset, database);
+        self.0.resume_history_from_dump(id, offset, database);
     }
 
     fn primary_database(&self) -> Option<usize> {
@@ -27,6 +27,6 @@ impl ReplicationView for View {
     }
 
     fn replicas_acked(&self, offset: u64, on_disk: bool) -> usize {
-        self.0.replication.replicas.reached(offset, on_disk)
+        self.0.replication.replicas.count_acked(offset, on_disk)
     }
 }

@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[derive(Default)]
 pub struct WritableReplicaKeys {
     /// Whether keys are recorded: the server is a writable replica.
-    are_noted: AtomicBool,
-    keys: Mutex<HashSet<NotedKey>>,
+    is_recording: AtomicBool,
+    keys: Mutex<HashSet<RecordedKey>>,
 }
 
 /// A recorded key.
 #[derive(PartialEq, Eq, Hash)]
-pub struct NotedKey {
+pub struct RecordedKey {
     /// The number of its database.
     pub database: usize,
     /// The key.
@@ -29,22 +29,22 @@ pub struct NotedKey {
 impl WritableReplicaKeys {
     /// Whether keys are recorded.
     #[inline]
-    pub fn are_noted(&self) -> bool {
-        self.are_noted.load(Ordering::Relaxed)
+    pub fn is_recording(&self) -> bool {
+        self.is_recording.load(Ordering::Relaxed)
     }
 
     /// Records a key.
     pub fn add(&self, database: usize, key: &[u8]) {
-        self.keys.lock().insert(NotedKey { database, key: key.into() });
+        self.keys.lock().insert(RecordedKey { database, key: key.into() });
     }
 
     /// Takes all keys, to check them.
-    pub fn take(&self) -> HashSet<NotedKey> {
+    pub fn take(&self) -> HashSet<RecordedKey> {
         std::mem::take(&mut *self.keys.lock())
     }
 
     /// Puts back the keys that still have an expiry.
-    pub fn put_back(&self, keys: HashSet<NotedKey>) {
+    pub fn restore(&self, keys: HashSet<RecordedKey>) {
         self.keys.lock().extend(keys);
     }
 
@@ -56,12 +56,12 @@ impl WritableReplicaKeys {
 
 impl ReplicatedCore {
     /// Starts or stops recording the keys that clients change, depending on the role and the settings.
-    pub fn note_writable_replica_keys(&self, takes_writes: bool) {
+    pub fn update_writable_replica_keys(&self, is_writable: bool) {
         let own = &self.replication.writable_replica_keys;
-        let noted = takes_writes && self.replication.upstream.is_replica();
-        if own.are_noted.swap(noted, Ordering::Relaxed) != noted {
-            self.keyspace.tracking.set_notes_all(noted);
-            if !noted {
+        let recording = is_writable && self.replication.upstream.is_replica();
+        if own.is_recording.swap(recording, Ordering::Relaxed) != recording {
+            self.keyspace.tracking.set_notes_all(recording);
+            if !recording {
                 own.keys.lock().clear();
             }
         }

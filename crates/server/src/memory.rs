@@ -45,7 +45,7 @@ impl Overview {
         }
         let log = &server.keyspace.log;
         let backlog = log.memory().saturating_sub(log.excess());
-        let kept = server.replication.upstream.kept_bytes.load(Ordering::Relaxed) as usize;
+        let kept = server.replication.upstream.buffered_bytes.load(Ordering::Relaxed) as usize;
         let (figures, not_counted) = Self::measure(server);
         server.memory.note(figures.used);
         let (peak, startup) = (server.memory.peak(), server.memory.startup());

@@ -52,7 +52,7 @@ impl Connection {
             match self.socket.write(pending.unwritten()) {
                 Ok(0) => return Fed::Broken,
                 Ok(n) => {
-                    feed.replica.stuck_since_ms.store(0, Ordering::Relaxed);
+                    feed.replica.write_blocked_since_ms.store(0, Ordering::Relaxed);
                     stats.writes.add(1);
                     self.client.info.bytes_out.add(n as u64);
                     server.replication.counts.bytes_out.fetch_add(n as u64, Ordering::Relaxed);
@@ -66,7 +66,7 @@ impl Connection {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let now_ms = clock::unix_ms();
                     // The time since which it is stuck, if already set.
-                    let stuck = &feed.replica.stuck_since_ms;
+                    let stuck = &feed.replica.write_blocked_since_ms;
                     let _ = stuck.compare_exchange(0, now_ms, Ordering::Relaxed, Ordering::Relaxed);
                     return Fed::Enough;
                 }
@@ -95,7 +95,7 @@ impl Worker {
         // Otherwise its pending full sync would never be read, and the snapshot would wait for it.
         drop(self.server.replication.pending_full_syncs.take(replica.client.id));
         if self.server.replication.replicas.detach(&replica) {
-            self.server.require_replicas(&self.server.config.values());
+            self.server.update_good_replicas(&self.server.config.values());
             logging::notice(format_args!("Connection with replica {} lost.", replica.name()));
         }
         let is_unwanted = replica.client.is_doomed() || replica.client.flags().contains(ClientFlags::CLOSE_ASAP);
@@ -104,13 +104,13 @@ impl Worker {
                 "Dual channel replication: Postpone RDB client id={} ({}) free for {} seconds",
                 replica.client.id,
                 replica.name(),
-                self.server.replication.orphans_live_ms.load(Ordering::Relaxed) / 1000
+                self.server.replication.orphan_ttl_ms.load(Ordering::Relaxed) / 1000
             ));
-            self.server.replication.replicas.keep_orphan(replica);
+            self.server.replication.replicas.add_orphan(replica);
         } else {
             *replica.pin.lock() = None;
         }
-        synchronise::note_lost(self.server);
+        synchronise::replica_disconnected(self.server);
     }
 
     /// Feeds this worker's replicas after a turn. After a `busy` turn, data is collected for a moment before it is
@@ -157,7 +157,7 @@ impl Worker {
                     replica.name()
                 ));
                 connection.output.push(format!("$ENDOFF:{offset} {history} {database} {id}\r\n").as_bytes());
-            } else if !replica.is_old.load(Ordering::Relaxed) {
+            } else if !replica.is_pre_psync.load(Ordering::Relaxed) {
                 connection.output.push(format!("+FULLRESYNC {history} {offset}\r\n").as_bytes());
             }
             let PendingFullSync { reader, follower, is_streamed, .. } = full_sync;

@@ -330,7 +330,7 @@ impl Worker {
         while let Some((socket, info)) = self.server.connections.take(self.number) {
             self.add(socket, info);
         }
-        while let Some(job) = self.server.migration.returned.take(self.number) {
+        while let Some(job) = self.server.migration.finished.take(self.number) {
             self.returned.push(*job);
         }
         for message in messages {

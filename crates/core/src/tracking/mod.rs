@@ -40,7 +40,7 @@ pub struct Tracking {
     /// The clients of each prefix (broadcast mode).
     broadcasts: RwLock<Prefixes<Members>>,
     /// Held by the worker that drops tracked keys because there are too many.
-    pub limiting: Mutex<()>,
+    pub limit_lock: Mutex<()>,
 }
 
 impl Tracking {
@@ -128,12 +128,12 @@ impl ClientInfo {
     pub fn tracks_reads(&self) -> bool {
         let flags = self.flags();
         let caching = flags.contains(ClientFlags::CACHING);
-        let wants = match () {
+        let may_cache = match () {
             () if flags.contains(ClientFlags::OPTIN) => caching,
             () if flags.contains(ClientFlags::OPTOUT) => !caching,
             () => true,
         };
-        flags.contains(ClientFlags::TRACKING) && !flags.contains(ClientFlags::BROADCAST) && wants
+        flags.contains(ClientFlags::TRACKING) && !flags.contains(ClientFlags::BROADCAST) && may_cache
     }
 
     /// The client to which its invalidations are redirected: 0 if none, -1 if tracking is off.

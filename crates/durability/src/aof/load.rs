@@ -292,7 +292,7 @@ impl Replay<'_> {
             };
             let Item::Request(args) = item else { continue };
             match self.replayer.execute(args) {
-                Ok(Replayed::Begun) => self.before_multi = self.valid,
+                Ok(Replayed::BeganTransaction) => self.before_multi = self.valid,
                 Ok(Replayed::Done) => {}
                 Err(error) => {
                     logging::warning(format_args!(

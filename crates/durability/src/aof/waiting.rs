@@ -39,7 +39,7 @@ pub enum WaitKind {
 }
 
 /// The error for a client that waits while the append-only file is disabled.
-pub const DISABLED: &str = "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.";
+pub const AOF_DISABLED_ERROR: &str = "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.";
 
 impl WaitingClient {
     /// The reply, if the wait is over.
@@ -48,7 +48,7 @@ impl WaitingClient {
         let mut out = Vec::new();
         let mut reply = Reply::new(&mut out, self.version);
         if self.local > 0 && aof.status.lock().state == State::Off {
-            reply.error(DISABLED);
+            reply.error(AOF_DISABLED_ERROR);
             return Some(out);
         }
         let local = u64::from(aof.synced() >= self.offset);
@@ -103,7 +103,7 @@ impl Aof {
     }
 
     /// Ends all waits with this error, and closes the connections.
-    pub fn end_waits(&self, core: &DurableCore, error: &str) {
+    pub fn unblock_waiting_clients(&self, core: &DurableCore, error: &str) {
         for client in std::mem::take(&mut *self.waiting.lock()) {
             let mut reply = Vec::new();
             Reply::new(&mut reply, client.version).error(error);

@@ -134,7 +134,7 @@ pub(super) struct Writer {
     synced_at: Instant,
     error_logged_at: Option<Instant>,
     /// The timestamp to write before the next record.
-    annotation: Option<i64>,
+    timestamp: Option<i64>,
     /// Whether the last sleep was short.
     busy: bool,
     group_commit: GroupCommit,
@@ -154,7 +154,7 @@ impl Writer {
             rewriting: None,
             synced_at: Instant::now(),
             error_logged_at: None,
-            annotation: None,
+            timestamp: None,
             busy: false,
             group_commit: GroupCommit::new(),
             commits: Commits::default(),
@@ -272,7 +272,7 @@ impl Writer {
             if let Some(TimeMark { offset, second }) = mark
                 && offset <= follower.offset()
             {
-                self.annotation = Some(second);
+                self.timestamp = Some(second);
                 self.aof.marks.lock().pop_front();
                 continue;
             }
@@ -291,7 +291,7 @@ impl Writer {
     }
 
     fn write_piece(&mut self, piece: &[u8]) -> bool {
-        if let Some(second) = self.annotation.take() {
+        if let Some(second) = self.timestamp.take() {
             self.unwritten.extend_from_slice(format!("#TS:{second}\r\n").as_bytes());
         }
         if !self.unwritten.is_empty() {
@@ -521,7 +521,7 @@ impl Writer {
         self.aof.follows_log.store(false, Ordering::SeqCst);
         (self.follower, self.increment, self.rewriting) = (None, None, None);
         self.unwritten.clear();
-        self.annotation = None;
+        self.timestamp = None;
         self.aof.marks.lock().clear();
         self.aof.synced.store(0, Ordering::SeqCst);
         let mut status = self.aof.status.lock();

@@ -6,7 +6,7 @@
 //! time is **current**: it is written as the walk proceeds, and everything else is held back until it ends. Pieces of
 //! other collections, captured meanwhile because they are about to change, wait in separate buffers.
 
-use super::file::{Inexpressible, SaveError, write_error};
+use super::file::{SaveError, Unrepresentable, write_error};
 use super::format::{Format, Gradual, Kind, Output};
 use kvick_store::Entry;
 use kvick_store::snapshot::capture::Sink;
@@ -57,7 +57,7 @@ pub(super) struct Captured {
     /// Whether entries are wanted at all.
     has_keys: bool,
     /// The first value that the format cannot represent.
-    inexpressible: OnceLock<Inexpressible>,
+    unrepresentable: OnceLock<Unrepresentable>,
 }
 
 struct Slot {
@@ -185,7 +185,7 @@ impl Captured {
             progress,
             unwritten,
             has_keys: format.has_keys(),
-            inexpressible: OnceLock::new(),
+            unrepresentable: OnceLock::new(),
         }
     }
 
@@ -197,7 +197,7 @@ impl Captured {
         let mut slot = self.slot(is_snapshot_thread);
         match slot.append(number, entry) {
             Ok(bytes) => _ = self.unwritten.fetch_add(bytes, Ordering::Relaxed),
-            Err(what) => _ = self.inexpressible.get_or_init(|| what),
+            Err(what) => _ = self.unrepresentable.get_or_init(|| what),
         }
         drop(slot);
         self.progress.keys.fetch_add(1, Ordering::Relaxed);
@@ -225,7 +225,7 @@ impl Captured {
                 changed: 0,
             }),
             Err(what) => {
-                self.inexpressible.get_or_init(|| what);
+                self.unrepresentable.get_or_init(|| what);
                 None
             }
         }
@@ -242,12 +242,12 @@ impl Captured {
 
     /// Writes everything that may be written now.
     pub fn move_to<W: Write>(&self, databases: &mut Databases<W>) -> Result<(), SaveError> {
-        if let Some(what) = self.inexpressible.get() {
-            return Err(SaveError::Inexpressible(what.clone()));
+        if let Some(what) = self.unrepresentable.get() {
+            return Err(SaveError::Unrepresentable(what.clone()));
         }
         let mut large = self.large.lock();
-        let (mut chunks, in_between) = (std::mem::take(&mut large.next), large.current.is_none());
-        if in_between {
+        let (mut chunks, has_no_current) = (std::mem::take(&mut large.next), large.current.is_none());
+        if has_no_current {
             chunks.append(&mut large.complete);
         }
         drop(large);
@@ -259,7 +259,7 @@ impl Captured {
         });
         self.unwritten.fetch_sub(left, Ordering::Relaxed);
         written.map_err(write_error)?;
-        if in_between { self.move_slots_to(databases) } else { Ok(()) }
+        if has_no_current { self.move_slots_to(databases) } else { Ok(()) }
     }
 
     fn move_slots_to<W: Write>(&self, databases: &mut Databases<W>) -> Result<(), SaveError> {
@@ -304,7 +304,7 @@ impl Drop for Captured {
 
 impl Slot {
     /// Appends an entry of a database. Returns its size in bytes.
-    fn append(&mut self, number: usize, entry: Entry<'_>) -> Result<usize, Inexpressible> {
+    fn append(&mut self, number: usize, entry: Entry<'_>) -> Result<usize, Unrepresentable> {
         if self.last.bytes.len() >= SLOT_KEPT_BYTES {
             self.full.push(std::mem::take(&mut self.last));
         }

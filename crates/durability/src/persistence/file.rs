@@ -33,14 +33,14 @@ pub enum SaveError {
     /// The directory could not be synced.
     SyncDirectory(io::Error),
     /// The format's version cannot represent a value.
-    Inexpressible(Inexpressible),
+    Unrepresentable(Unrepresentable),
     /// The save was cancelled.
     Cancelled,
 }
 
 /// The format's version cannot represent a value: a hash with expiring fields.
 #[derive(Clone, Debug)]
-pub struct Inexpressible {
+pub struct Unrepresentable {
     /// Its key, if the log may name it.
     pub key: Option<Box<[u8]>>,
     /// Its database.
@@ -53,7 +53,7 @@ impl SaveError {
     /// The same for another destination: an I/O error of one file is only a cancellation for others.
     pub(super) fn for_other_destination(&self) -> SaveError {
         match self {
-            SaveError::Inexpressible(what) => SaveError::Inexpressible(what.clone()),
+            SaveError::Unrepresentable(what) => SaveError::Unrepresentable(what.clone()),
             _ => SaveError::Cancelled,
         }
     }
@@ -93,7 +93,7 @@ impl fmt::Display for SaveError {
             SaveError::SyncDirectory(error) => {
                 write!(f, "Failed to fsync directory while saving DB: {}", plain(error))
             }
-            SaveError::Inexpressible(Inexpressible { key, database, version }) => {
+            SaveError::Unrepresentable(Unrepresentable { key, database, version }) => {
                 let name = key.as_ref().map(|key| format!(" '{}'", String::from_utf8_lossy(key))).unwrap_or_default();
                 write!(
                     f,

@@ -2,7 +2,7 @@
 //! later changes apply to the next one.
 
 use super::access;
-use super::file::{Inexpressible, SaveError, write_error};
+use super::file::{SaveError, Unrepresentable, write_error};
 use crate::{DurableCore, Stream, StreamPosition};
 use kvick_config::tables::logging::HIDE_USER_DATA_FROM_LOG;
 use kvick_config::tables::memory::MAXMEMORY_POLICY;
@@ -196,11 +196,11 @@ impl Format {
 
 impl Kind {
     /// Appends an entry of a database.
-    pub(super) fn append(&self, bytes: &mut Vec<u8>, database: usize, entry: Entry<'_>) -> Result<(), Inexpressible> {
+    pub(super) fn append(&self, bytes: &mut Vec<u8>, database: usize, entry: Entry<'_>) -> Result<(), Unrepresentable> {
         match self {
             Kind::Dump { options, access, hides_keys, .. } => {
                 save_record(bytes, &record(entry, access.as_ref()), options)
-                    .map_err(|error| inexpressible(error, database, entry, options, *hides_keys))
+                    .map_err(|error| unrepresentable(error, database, entry, options, *hides_keys))
             }
             Kind::Commands { .. } => {
                 commands::rebuild(bytes, &Record::new(entry));
@@ -215,12 +215,12 @@ impl Kind {
         bytes: &mut Vec<u8>,
         database: usize,
         entry: Entry<'_>,
-    ) -> Result<Gradual, Inexpressible> {
+    ) -> Result<Gradual, Unrepresentable> {
         match self {
             Kind::Dump { options, access, hides_keys, .. } => {
                 kvick_rdb::Gradual::begin(bytes, &record(entry, access.as_ref()), options)
                     .map(Gradual::Dump)
-                    .map_err(|error| inexpressible(error, database, entry, options, *hides_keys))
+                    .map_err(|error| unrepresentable(error, database, entry, options, *hides_keys))
             }
             Kind::Commands { .. } => Ok(Gradual::Commands(commands::Gradual::begin(&Record::new(entry)))),
         }
@@ -262,17 +262,17 @@ fn record<'a>(entry: Entry<'a>, access: Option<&Access>) -> Record<'a> {
 }
 
 /// Why an entry of a database could not be written.
-fn inexpressible(
+fn unrepresentable(
     error: WriteError<Infallible>,
     database: usize,
     entry: Entry<'_>,
     options: &WriteOptions,
     hides_keys: bool,
-) -> Inexpressible {
+) -> Unrepresentable {
     match error {
-        WriteError::Inexpressible => {
+        WriteError::Unrepresentable => {
             let key = (!hides_keys).then(|| entry.key().into());
-            Inexpressible { key, database, version: options.version }
+            Unrepresentable { key, database, version: options.version }
         }
         WriteError::Sink(never) => match never {},
     }

@@ -220,11 +220,11 @@ pub fn load_base(
 }
 
 /// Loads the dump under the global lock. On an error, which has been logged, the data may be incomplete.
-pub fn reload(core: &'static DurableCore, global: &mut Locked, how: Reload) -> Result<Option<Report>, LoadError> {
+pub fn reload(core: &'static DurableCore, global: &mut Locked, options: Reload) -> Result<Option<Report>, LoadError> {
     let mut load = || {
         let Some(file) = open(&core.config.values())? else { return Ok(None) };
         core.persistence.loading.begin(file.metadata().map_or(0, |metadata| metadata.len()));
-        let mut loader = Loader::new(core, Locking::Global(global), how);
+        let mut loader = Loader::new(core, Locking::Global(global), options);
         // They existed before, so their deletion must be propagated to replicas and the append-only file.
         loader.keep_expired = true;
         let FinishedLoad { report, .. } = loader.run(file)?;
@@ -346,7 +346,7 @@ struct Pending {
 struct Loader<'a> {
     core: &'static DurableCore,
     inserter: Inserter<'a>,
-    how: Reload,
+    options: Reload,
     /// Whether expired keys are loaded.
     keep_expired: bool,
     /// Whether the server continues the dump's history.
@@ -382,7 +382,7 @@ struct Inserter<'a> {
 }
 
 impl<'a> Loader<'a> {
-    fn new(core: &'static DurableCore, locking: Locking<'a>, how: Reload) -> Self {
+    fn new(core: &'static DurableCore, locking: Locking<'a>, options: Reload) -> Self {
         let (values, now_ms) = (core.config.values(), clock::unix_ms());
         let access = super::access(&values, now_ms);
         let (counters, effects) = Default::default();
@@ -390,7 +390,7 @@ impl<'a> Loader<'a> {
         Loader {
             core,
             inserter,
-            how,
+            options,
             keep_expired: false,
             resumes_history: false,
             propagates_deletions: false,
@@ -424,7 +424,7 @@ impl<'a> Loader<'a> {
         };
         let options = read_options(core, (!self.keep_expired).then_some(self.now_ms));
         let mut reader = Reader::with_progress(input, options, Box::new(progress))?;
-        if self.how.flush {
+        if self.options.flush {
             logging::notice(format_args!("RDB signature and version check passed. Flushing old data"));
             match self.flush.take() {
                 Some(flush) => flush(),
@@ -470,7 +470,7 @@ impl<'a> Loader<'a> {
 
     /// Loads function libraries, in place of the present ones if these must be dropped.
     fn load_functions(&self, sources: &[Vec<u8>]) -> Result<(), LoadError> {
-        let join = match self.how {
+        let join = match self.options {
             Reload { flush: true, .. } => RestorePolicy::Flush,
             Reload { merge: true, .. } => RestorePolicy::Replace,
             _ => RestorePolicy::Append,
@@ -552,7 +552,7 @@ impl<'a> Loader<'a> {
         let number = self.destination(self.database);
         let entered = self.pending.len() as u64;
         if let Err(Pending { key, offset, .. }) =
-            self.inserter.insert_all(number, &mut self.pending, &mut self.names, self.how.merge)
+            self.inserter.insert_all(number, &mut self.pending, &mut self.names, self.options.merge)
         {
             let shown = !self.core.config.read(HIDE_USER_DATA_FROM_LOG);
             return Err(LoadError::Duplicate { database: self.database, key: shown.then_some(key), offset });

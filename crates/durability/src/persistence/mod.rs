@@ -1,6 +1,6 @@
 //! The data set as a file: dumps that are saved, in the foreground or in the background, and loaded.
 //!
-//! - [`format`]: the format in which the data set is written. [`save`]: the foreground save, under the global lock.
+//! - [`mod@format`]: the format in which the data set is written. [`save`]: the foreground save, under the global lock.
 //! - [`snapshots`]: one thread walks through a point-in-time [snapshot](kvick_store::snapshot) for every consumer;
 //!   workers hand it the entries that they are about to change, and never write to a file. [`capture`]: what they hand
 //!   over.

@@ -84,7 +84,7 @@ pub fn write(
                 bytes.clear();
                 outcome = match format.kind().append(&mut bytes, number, entry) {
                     Ok(()) => output.write(&bytes).map_err(write_error),
-                    Err(what) => Err(SaveError::Inexpressible(what)),
+                    Err(what) => Err(SaveError::Unrepresentable(what)),
                 };
                 delay.after(1, || false);
             }

@@ -275,7 +275,7 @@ fn dumps_for_redis_refuse_values_that_it_cannot_read() {
     let record = Record { key: b"k", value: ValueRef::from(&value), expiry_ms: None, usage: Usage::Unknown };
     let mut bytes = Vec::new();
     let saved = save_record(&mut bytes, &record, &WriteOptions::for_redis());
-    assert!(matches!(saved, Err(WriteError::Inexpressible)));
+    assert!(matches!(saved, Err(WriteError::Unrepresentable)));
     assert!(bytes.is_empty());
     let (file, _) = Writer::new(Vec::new(), WriteOptions::for_redis()).and_then(Writer::finish).expect("a vector");
     assert!(file.starts_with(b"REDIS0011\xff"));

@@ -21,32 +21,32 @@ use kvick_runtime::clock;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 
 /// A longer answer is an error.
-const ANSWER_MAX: u64 = 64 * 1024;
+const REPLY_LEN_MAX: u64 = 64 * 1024;
 /// The size of the send buffer; larger payloads are sent from their own memory.
 const CHUNK: usize = 64 * 1024;
 
 /// Where the exchange failed.
-enum Trouble {
+enum TransferError {
     Connecting,
     Writing(io::Error),
     /// While reading, after this number of keys had been answered.
     Reading(io::Error, usize),
 }
 
-impl Trouble {
-    fn is_worth_a_try(&self) -> bool {
+impl TransferError {
+    fn is_retryable(&self) -> bool {
         match self {
-            Trouble::Connecting => false,
-            Trouble::Writing(error) => !timed_out(error),
-            Trouble::Reading(error, answered) => *answered == 0 && !timed_out(error),
+            TransferError::Connecting => false,
+            TransferError::Writing(error) => !timed_out(error),
+            TransferError::Reading(error, answered) => *answered == 0 && !timed_out(error),
         }
     }
 
     fn text(&self) -> &'static str {
         match self {
-            Trouble::Connecting => "IOERR error or timeout connecting to the client",
-            Trouble::Writing(_) => "IOERR error or timeout writing to target instance",
-            Trouble::Reading(..) => "IOERR error or timeout reading to target instance",
+            TransferError::Connecting => "IOERR error or timeout connecting to the client",
+            TransferError::Writing(_) => "IOERR error or timeout writing to target instance",
+            TransferError::Reading(..) => "IOERR error or timeout reading to target instance",
         }
     }
 }
@@ -57,12 +57,12 @@ fn timed_out(error: &io::Error) -> bool {
 
 /// Sends keys, and records which have arrived and the first error.
 pub(crate) fn run(core: &ReplicatedCore, job: &mut MigrationJob) {
-    let mut result = converse(core, job);
-    if result.as_ref().is_err_and(Trouble::is_worth_a_try) {
-        result = converse(core, job);
+    let mut result = transfer(core, job);
+    if result.as_ref().is_err_and(TransferError::is_retryable) {
+        result = transfer(core, job);
     }
-    if let Err(trouble) = result {
-        job.failure.get_or_insert(trouble.text().into());
+    if let Err(error) = result {
+        job.failure.get_or_insert(error.text().into());
     }
     if job.request.copy {
         // They are no longer needed for comparison.
@@ -70,7 +70,7 @@ pub(crate) fn run(core: &ReplicatedCore, job: &mut MigrationJob) {
     }
 }
 
-fn converse(core: &ReplicatedCore, job: &mut MigrationJob) -> Result<(), Trouble> {
+fn transfer(core: &ReplicatedCore, job: &mut MigrationJob) -> Result<(), TransferError> {
     let MigrationJob { request, db, packed_keys, failure, .. } = job;
     // `tls-cluster` covers the connections between nodes, and so those of MIGRATE.
     let tls = if core.config.read(TLS_CLUSTER) { core.tls.materials() } else { None };
@@ -78,33 +78,33 @@ fn converse(core: &ReplicatedCore, job: &mut MigrationJob) -> Result<(), Trouble
         .migration
         .sockets
         .take(&request.host, &request.port, request.timeout, tls.as_deref())
-        .map_err(|_| Trouble::Connecting)?;
-    let words_before = preliminaries(request, &socket);
-    let mut answers = BufReader::new(&mut socket.channel);
+        .map_err(|_| TransferError::Connecting)?;
+    let setup = setup_requests(request, &socket);
+    let mut replies = BufReader::new(&mut socket.channel);
     let mut error = None;
-    for words in words_before {
-        send_request(answers.get_mut(), &words).map_err(Trouble::Writing)?;
-        let line = answer(&mut answers).map_err(|error| Trouble::Reading(error, 0))?;
-        error = error.or(refused(&line));
+    for words in setup {
+        send_request(replies.get_mut(), &words).map_err(TransferError::Writing)?;
+        let line = read_reply(&mut replies).map_err(|error| TransferError::Reading(error, 0))?;
+        error = error.or(error_text(&line));
     }
     if error.is_none() {
-        let sent = send(packed_keys, answers.get_mut()).map_err(Trouble::Writing)?;
+        let sent = send(packed_keys, replies.get_mut()).map_err(TransferError::Writing)?;
         for (number, index) in sent.into_iter().enumerate() {
-            let line = answer(&mut answers).map_err(|error| Trouble::Reading(error, number))?;
-            let refused = refused(&line);
-            packed_keys[index].arrived = refused.is_none();
-            error = error.or(refused);
+            let line = read_reply(&mut replies).map_err(|error| TransferError::Reading(error, number))?;
+            let error_text = error_text(&line);
+            packed_keys[index].arrived = error_text.is_none();
+            error = error.or(error_text);
         }
     }
     // Surplus bytes would be read as the answer to a later request.
-    let in_step = answers.buffer().is_empty();
+    let is_in_sync = replies.buffer().is_empty();
     if !request.copy && request.database == *db as i64 && is_this_server(core, &socket) {
         packed_keys.iter_mut().for_each(|packed_key| packed_key.arrived = false);
         failure.get_or_insert("IOERR the target instance is this one".into());
     }
     socket.database = error.is_none().then_some(request.database);
-    if in_step {
-        core.migration.sockets.keep(&request.host, &request.port, socket);
+    if is_in_sync {
+        core.migration.sockets.put(&request.host, &request.port, socket);
     }
     if let Some(text) = error {
         failure.get_or_insert(format!("ERR Target instance replied with error: {text}"));
@@ -113,7 +113,7 @@ fn converse(core: &ReplicatedCore, job: &mut MigrationJob) -> Result<(), Trouble
 }
 
 /// The requests that precede the keys.
-fn preliminaries(request: &Request, socket: &Socket) -> Vec<Vec<Vec<u8>>> {
+fn setup_requests(request: &Request, socket: &Socket) -> Vec<Vec<Vec<u8>>> {
     let auth = request.credentials.as_ref().map(|credentials| {
         let words = [Some(b"AUTH".to_vec()), credentials.user.clone(), Some(credentials.password.clone())];
         words.into_iter().flatten().collect()
@@ -164,9 +164,9 @@ fn write_request(out: &mut impl Write, words: &[&[u8]]) -> io::Result<()> {
 }
 
 /// Reads a line, without its terminator.
-fn answer(answers: &mut impl BufRead) -> io::Result<Vec<u8>> {
+fn read_reply(replies: &mut impl BufRead) -> io::Result<Vec<u8>> {
     let mut line = Vec::new();
-    answers.take(ANSWER_MAX).read_until(b'\n', &mut line)?;
+    replies.take(REPLY_LEN_MAX).read_until(b'\n', &mut line)?;
     if line.pop() != Some(b'\n') {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
@@ -175,7 +175,7 @@ fn answer(answers: &mut impl BufRead) -> io::Result<Vec<u8>> {
 }
 
 /// The text of the error in a line, if it is one.
-fn refused(line: &[u8]) -> Option<String> {
+fn error_text(line: &[u8]) -> Option<String> {
     match Reply::parse(&String::from_utf8_lossy(line)) {
         Reply::Error { text, .. } => Some(text.to_owned()),
         _ => None,
@@ -195,13 +195,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_lines_of_a_bounded_length() {
+    fn replies_are_lines_of_limited_length() {
         let mut input = &b"+OK\r\n-BUSYKEY x\r\n+half"[..];
-        assert_eq!(answer(&mut input).expect("a line"), b"+OK");
-        let line = answer(&mut input).expect("a line");
-        assert_eq!(refused(&line).as_deref(), Some("BUSYKEY x"));
-        assert_eq!(answer(&mut input).expect_err("no line").kind(), io::ErrorKind::UnexpectedEof);
-        let endless = vec![b'x'; 2 * ANSWER_MAX as usize];
-        assert!(answer(&mut &endless[..]).is_err());
+        assert_eq!(read_reply(&mut input).expect("a line"), b"+OK");
+        let line = read_reply(&mut input).expect("a line");
+        assert_eq!(error_text(&line).as_deref(), Some("BUSYKEY x"));
+        assert_eq!(read_reply(&mut input).expect_err("no line").kind(), io::ErrorKind::UnexpectedEof);
+        let endless = vec![b'x'; 2 * REPLY_LEN_MAX as usize];
+        assert!(read_reply(&mut &endless[..]).is_err());
     }
 }

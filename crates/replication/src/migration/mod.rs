@@ -13,19 +13,20 @@
 //!
 //! **No acknowledged write is lost.** A key is deleted under its lock, and only if the target has its present value: if
 //! no command has touched it since it was packed, or if its value packs into the same bytes again and its expiry is the
-//! same. Otherwise it is packed again and sent with REPLACE, or with DEL if it was deleted, up to [`JOURNEYS_MAX`]
+//! same. Otherwise it is packed again and sent with REPLACE, or with DEL if it was deleted, up to [`ATTEMPTS_MAX`]
 //! times; after that the client receives an error, and the key stays. This does not depend on whether the client is
 //! still connected.
 //!
 //! Sockets are cached for later requests: see [`sockets`]. Concurrent requests for the same key are coordinated: see
-//! [`under_way`].
+//! [`active_keys`].
 
+pub mod active_keys;
 mod exchange;
 pub mod packed_key;
 pub mod sockets;
-pub mod under_way;
 
 use crate::ReplicatedCore;
+use active_keys::ActiveKeys;
 use kvick_core::clients::ClientInfo;
 use kvick_core::handover::Handover;
 use kvick_resp::Version;
@@ -35,10 +36,9 @@ use sockets::Sockets;
 use std::io;
 use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
-use under_way::UnderWay;
 
 /// How often a key is sent if it keeps changing.
-pub const JOURNEYS_MAX: u32 = 8;
+pub const ATTEMPTS_MAX: u32 = 8;
 
 /// A MIGRATE request.
 #[derive(Debug)]
@@ -86,13 +86,13 @@ pub struct MigrationJob {
     /// Watches the keys from the moment they were packed.
     pub watcher: Arc<Watcher>,
     /// How often keys have been sent.
-    pub journeys: u32,
+    pub attempts: u32,
     /// The client that waits for the result.
-    pub client: Waiting,
+    pub client: WaitingClient,
 }
 
 /// The client of a migration job.
-pub struct Waiting {
+pub struct WaitingClient {
     /// The client.
     pub info: Arc<ClientInfo>,
     /// The ticket of its wait; 0 when it does not wait, in a transaction.
@@ -108,9 +108,9 @@ pub struct Migration {
     /// Connections to targets.
     pub sockets: Sockets,
     /// Keys being migrated.
-    pub under_way: UnderWay,
+    pub active_keys: ActiveKeys,
     /// Finished jobs, on their way back to the workers of their clients.
-    pub returned: Handover<Box<MigrationJob>>,
+    pub finished: Handover<Box<MigrationJob>>,
     jobs: OnceLock<mpsc::Sender<Box<MigrationJob>>>,
 }
 
@@ -119,8 +119,8 @@ impl Migration {
     pub fn new(workers: usize) -> Self {
         Migration {
             sockets: Sockets::default(),
-            under_way: UnderWay::default(),
-            returned: Handover::new(workers),
+            active_keys: ActiveKeys::default(),
+            finished: Handover::new(workers),
             jobs: OnceLock::new(),
         }
     }
@@ -141,7 +141,7 @@ pub fn start(core: &'static ReplicatedCore) -> io::Result<()> {
         kvick_runtime::memory::register_thread();
         for mut job in jobs {
             exchange::run(core, &mut job);
-            core.migration.returned.put(core, job.client.info.worker, job);
+            core.migration.finished.put(core, job.client.info.worker, job);
         }
     })?;
     // A second call would be a mistake of the caller alone; the first thread stays.

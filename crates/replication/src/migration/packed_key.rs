@@ -1,7 +1,7 @@
 //! A packed key, and its fate after it has arrived.
 
-use super::under_way::UnderWay;
-use super::{JOURNEYS_MAX, MigrationJob};
+use super::active_keys::ActiveKeys;
+use super::{ATTEMPTS_MAX, MigrationJob};
 use kvick_commands::context::Error;
 use kvick_rdb::{ValueRef, WriteOptions};
 use kvick_resp::Reply;
@@ -19,7 +19,7 @@ pub struct PackedKey {
     /// Whether it may overwrite what the target has.
     pub replace: bool,
     /// Whether the request names it a second time: the first occurrence decides.
-    pub again: bool,
+    pub is_duplicate: bool,
     /// Whether the target has accepted it.
     pub arrived: bool,
 }
@@ -28,60 +28,60 @@ pub struct PackedKey {
 pub fn pack<'k>(db: &mut Db<'_>, keys: impl Iterator<Item = &'k [u8]>, replace: bool) -> Result<Vec<PackedKey>, Error> {
     let (mut packed_keys, mut seen) = (Vec::new(), HashSet::new());
     for key in keys {
-        if let Some(packed_key) = pack_one(db, key, replace, true)? {
-            packed_keys.push(PackedKey { again: !seen.insert(key), ..packed_key });
+        if let Some(packed_key) = pack_key(db, key, replace, true)? {
+            packed_keys.push(PackedKey { is_duplicate: !seen.insert(key), ..packed_key });
         }
     }
     Ok(packed_keys)
 }
 
-/// Packs a key, if it exists. `looks`: whether this counts as the lookup of a reading command.
-fn pack_one(db: &mut Db<'_>, key: &[u8], replace: bool, looks: bool) -> Result<Option<PackedKey>, Error> {
+/// Packs a key, if it exists. `counts_as_lookup`: whether this counts as the lookup of a reading command.
+fn pack_key(db: &mut Db<'_>, key: &[u8], replace: bool, counts_as_lookup: bool) -> Result<Option<PackedKey>, Error> {
     let hashed = db.key(key);
-    let entry = if looks { db.get(hashed) } else { db.peek(hashed) };
+    let entry = if counts_as_lookup { db.get(hashed) } else { db.peek(hashed) };
     let Some(entry) = entry else { return Ok(None) };
     let mut payload = Vec::new();
     kvick_rdb::dump(ValueRef::from(entry), &WriteOptions::default(), &mut payload)
         .map_err(|error| Error::new(format!("ERR {error}")))?;
     let (payload, expiry_ms) = (Some(payload), entry.expiry());
-    Ok(Some(PackedKey { key: key.into(), payload, expiry_ms, replace, again: false, arrived: false }))
+    Ok(Some(PackedKey { key: key.into(), payload, expiry_ms, replace, is_duplicate: false, arrived: false }))
 }
 
 /// Deletes the arrived keys that have not changed, and leaves in the job those that must be sent again. The caller
 /// holds the locks of all its keys.
-pub fn settle(job: &mut MigrationJob, under_way: &UnderWay, db: &mut Db<'_>, lazy: bool) {
+pub fn delete_migrated(job: &mut MigrationJob, active_keys: &ActiveKeys, db: &mut Db<'_>, lazy: bool) {
     let packed_keys = std::mem::take(&mut job.packed_keys);
     if job.request.copy {
         return;
     }
-    job.journeys += 1;
+    job.attempts += 1;
     let touched = job.watcher.is_touched();
     let mut deleted: Vec<Box<[u8]>> = Vec::new();
-    for packed_key in packed_keys.into_iter().filter(|packed_key| !packed_key.again) {
-        let moved_by_another = under_way.was_moved(job.db, &packed_key.key);
+    for packed_key in packed_keys.into_iter().filter(|packed_key| !packed_key.is_duplicate) {
+        let moved_by_another = active_keys.is_moved(job.db, &packed_key.key);
         let change = if packed_key.arrived {
             change_since(db, &packed_key, touched, moved_by_another)
         } else {
-            Ok(Change::Stays)
+            Ok(Change::Keep)
         };
         let removed = match change {
             Ok(Change::None) => db.remove(db.key(&packed_key.key), lazy),
-            Ok(Change::Into(_)) if job.journeys >= JOURNEYS_MAX => {
+            Ok(Change::ChangedTo(_)) if job.attempts >= ATTEMPTS_MAX => {
                 let text = "ERR Keys changed again and again while they were migrated; those that did are still here";
                 job.failure.get_or_insert(text.into());
                 false
             }
-            Ok(Change::Into(changed)) => {
+            Ok(Change::ChangedTo(changed)) => {
                 job.packed_keys.push(changed);
                 continue;
             }
-            Ok(Change::Stays) => false,
+            Ok(Change::Keep) => false,
             Err(error) => {
                 job.failure.get_or_insert(error.0.into_owned());
                 false
             }
         };
-        under_way.end(job.db, &packed_key.key, removed);
+        active_keys.end(job.db, &packed_key.key, removed);
         if removed {
             deleted.push(packed_key.key);
         }
@@ -108,9 +108,9 @@ enum Change {
     /// Unchanged: the target has the same value.
     None,
     /// Changed into this, which must be sent.
-    Into(PackedKey),
+    ChangedTo(PackedKey),
     /// No action: the target does not have the key, or has it independently.
-    Stays,
+    Keep,
 }
 
 fn change_since(
@@ -122,15 +122,22 @@ fn change_since(
     if !touched && packed_key.payload.is_some() {
         return Ok(Change::None);
     }
-    Ok(match pack_one(db, &packed_key.key, true, false)? {
+    Ok(match pack_key(db, &packed_key.key, true, false)? {
         Some(now) if now.payload == packed_key.payload && now.expiry_ms == packed_key.expiry_ms => Change::None,
-        Some(now) => Change::Into(now),
-        None if packed_key.payload.is_none() || moved_by_another => Change::Stays,
+        Some(now) => Change::ChangedTo(now),
+        None if packed_key.payload.is_none() || moved_by_another => Change::Keep,
         // It will expire on the target too.
-        None if packed_key.expiry_ms.is_some_and(|at| db.is_due(at)) => Change::Stays,
+        None if packed_key.expiry_ms.is_some_and(|at| db.is_due(at)) => Change::Keep,
         None => {
             let key = packed_key.key.clone();
-            Change::Into(PackedKey { key, payload: None, expiry_ms: None, replace: true, again: false, arrived: false })
+            Change::ChangedTo(PackedKey {
+                key,
+                payload: None,
+                expiry_ms: None,
+                replace: true,
+                is_duplicate: false,
+                arrived: false,
+            })
         }
     })
 }

@@ -12,9 +12,9 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 /// Size limit of the cache.
-const KEPT_MAX: usize = 64;
+const CACHE_SIZE_MAX: usize = 64;
 /// Lifetime of an unused socket.
-const KEPT_FOR: Duration = Duration::from_secs(10);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection to a target.
 pub struct Socket {
@@ -26,7 +26,7 @@ pub struct Socket {
 
 /// The unused sockets, by the target's name and port.
 #[derive(Default)]
-pub struct Sockets(Mutex<HashMap<Target, Unused>>);
+pub struct Sockets(Mutex<HashMap<Target, CachedSocket>>);
 
 /// The name and port of a target, as the request gave them.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -42,7 +42,7 @@ impl Target {
 }
 
 /// A cached socket.
-struct Unused {
+struct CachedSocket {
     socket: Socket,
     since: Instant,
 }
@@ -50,15 +50,15 @@ struct Unused {
 impl Sockets {
     /// Takes a cached socket or connects, with TLS if `tls` has materials.
     pub fn take(&self, host: &str, port: &str, timeout: Duration, tls: Option<&Materials>) -> io::Result<Socket> {
-        let kept = self.0.lock().remove(&Target::new(host, port));
-        if let Some(Unused { socket, .. }) = kept
+        let cached = self.0.lock().remove(&Target::new(host, port));
+        if let Some(CachedSocket { socket, .. }) = cached
             && matches!(socket.channel, Channel::Tls(_)) == tls.is_some()
         {
-            limit(socket.channel.socket(), timeout)?;
+            set_timeouts(socket.channel.socket(), timeout)?;
             return Ok(socket);
         }
         let stream = connect(host, port, timeout)?;
-        limit(&stream, timeout)?;
+        set_timeouts(&stream, timeout)?;
         let channel = match tls {
             Some(materials) => Channel::encrypted(stream, host, materials)?,
             None => Channel::Plain(stream),
@@ -67,18 +67,18 @@ impl Sockets {
     }
 
     /// Caches a socket.
-    pub fn keep(&self, host: &str, port: &str, socket: Socket) {
+    pub fn put(&self, host: &str, port: &str, socket: Socket) {
         let mut sockets = self.0.lock();
-        if sockets.len() >= KEPT_MAX {
-            let oldest = sockets.iter().min_by_key(|(_, unused)| unused.since).map(|(target, _)| target.clone());
+        if sockets.len() >= CACHE_SIZE_MAX {
+            let oldest = sockets.iter().min_by_key(|(_, cached)| cached.since).map(|(target, _)| target.clone());
             oldest.map(|target| sockets.remove(&target));
         }
-        sockets.insert(Target::new(host, port), Unused { socket, since: Instant::now() });
+        sockets.insert(Target::new(host, port), CachedSocket { socket, since: Instant::now() });
     }
 
     /// Closes sockets that have not been used for a while.
     pub fn close_idle(&self) {
-        self.0.lock().retain(|_, unused| unused.since.elapsed() <= KEPT_FOR);
+        self.0.lock().retain(|_, cached| cached.since.elapsed() <= IDLE_TIMEOUT);
     }
 
     /// The number of cached sockets.
@@ -93,7 +93,7 @@ impl Sockets {
 }
 
 /// Sets the socket's timeouts.
-fn limit(stream: &TcpStream, timeout: Duration) -> io::Result<()> {
+fn set_timeouts(stream: &TcpStream, timeout: Duration) -> io::Result<()> {
     stream.set_read_timeout(Some(timeout))?;
     stream.set_write_timeout(Some(timeout))
 }
@@ -119,24 +119,24 @@ mod tests {
     use std::net::TcpListener;
 
     #[test]
-    fn a_socket_is_used_again_and_the_oldest_goes_when_there_are_too_many() {
+    fn sockets_are_reused_and_the_oldest_is_evicted() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
         let port = listener.local_addr().expect("its address").port().to_string();
         let (sockets, timeout) = (Sockets::default(), Duration::from_secs(5));
         let mut socket = sockets.take("127.0.0.1", &port, timeout, None).expect("a listener");
         socket.database = Some(3);
-        sockets.keep("127.0.0.1", &port, socket);
+        sockets.put("127.0.0.1", &port, socket);
         let socket = sockets.take("127.0.0.1", &port, timeout, None).expect("a kept one");
         assert_eq!(socket.database, Some(3));
         assert!(sockets.is_empty());
-        sockets.keep("oldest", &port, socket);
-        for number in 0..KEPT_MAX {
+        sockets.put("oldest", &port, socket);
+        for number in 0..CACHE_SIZE_MAX {
             let socket = sockets.take("127.0.0.1", &port, timeout, None).expect("a listener");
-            sockets.keep(&number.to_string(), &port, socket);
+            sockets.put(&number.to_string(), &port, socket);
         }
-        assert_eq!(sockets.len(), KEPT_MAX);
+        assert_eq!(sockets.len(), CACHE_SIZE_MAX);
         sockets.close_idle();
-        assert_eq!(sockets.len(), KEPT_MAX);
+        assert_eq!(sockets.len(), CACHE_SIZE_MAX);
         assert!(sockets.take("oldest", "no port", timeout, None).is_err());
     }
 }

@@ -3,7 +3,7 @@
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};
 use kvick_commands::timeout::until_ms;
-use kvick_durability::aof::waiting::{DISABLED, WaitKind, WaitingClient};
+use kvick_durability::aof::waiting::{AOF_DISABLED_ERROR, WaitKind, WaitingClient};
 use kvick_durability::aof::{State, rewrite};
 use kvick_durability::persistence::snapshots::{Busy, Purpose};
 use kvick_engine::session::{Session, SessionHandler};
@@ -76,7 +76,7 @@ fn wait_for_replicas(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> 
     let replicas = parse_i64(&args[1]).ok_or(Error::NOT_INTEGER)?;
     let replicas = u64::try_from(replicas).unwrap_or(0);
     let until_ms = until_ms(&args[2], false, cx.now_ms)?;
-    let on_replicas = cx.server.replication.replicas.reached(cx.client.write_offset, false) as u64;
+    let on_replicas = cx.server.replication.replicas.count_acked(cx.client.write_offset, false) as u64;
     if cx.in_transaction || on_replicas >= replicas {
         cx.reply.uint(on_replicas);
         return Ok(());
@@ -127,11 +127,11 @@ fn wait(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let until_ms = until_ms(&args[3], false, cx.now_ms)?;
     let aof = &cx.server.aof;
     if local > 0 && aof.status().state == State::Off {
-        return Err(Error::text(DISABLED));
+        return Err(Error::text(AOF_DISABLED_ERROR));
     }
     let offset = cx.client.write_offset;
     let on_disk = u64::from(aof.synced() >= offset);
-    let on_replicas = cx.server.replication.replicas.reached(offset, true) as u64;
+    let on_replicas = cx.server.replication.replicas.count_acked(offset, true) as u64;
     if cx.in_transaction || (on_disk >= local && on_replicas >= replicas) {
         cx.reply.array(2);
         cx.reply.uint(on_disk);

@@ -6,7 +6,7 @@ use kvick_commands::spec::{
 };
 use kvick_engine::session::{Session, SessionHandler};
 use kvick_replication::migration::packed_key::{self, pack};
-use kvick_replication::migration::{self, Credentials, MigrationJob, Request, Waiting};
+use kvick_replication::migration::{self, Credentials, MigrationJob, Request, WaitingClient};
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
 use kvick_store::{Kind, Waiter, Watcher};
@@ -163,17 +163,17 @@ fn migrate(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         cx.reply.simple("NOKEY");
         return Ok(());
     }
-    for packed_key in packed_keys.iter().filter(|packed_key| !packed_key.again && !request.copy) {
-        cx.server.migration.under_way.begin(number, &packed_key.key);
+    for packed_key in packed_keys.iter().filter(|packed_key| !packed_key.is_duplicate && !request.copy) {
+        cx.server.migration.active_keys.begin(number, &packed_key.key);
     }
-    let client = Waiting {
+    let client = WaitingClient {
         info: cx.client.info.clone(),
         ticket: 0,
         version: cx.client.version,
         command: cx.client.last_command,
     };
     let watcher = Arc::new(Watcher::default());
-    let job = MigrationJob { request, db: number, packed_keys, failure: None, watcher, journeys: 0, client };
+    let job = MigrationJob { request, db: number, packed_keys, failure: None, watcher, attempts: 0, client };
     if cx.in_transaction { send_synchronously(cx, job) } else { send_in_background(cx, job) }
 }
 
@@ -210,8 +210,8 @@ fn send_in_background(cx: &mut Session<'_>, mut job: MigrationJob) -> Result<(),
 fn send_synchronously(cx: &mut Session<'_>, mut job: MigrationJob) -> Result<(), Error> {
     migration::send_now(cx.server, &mut job);
     let (lazy, number) = (cx.settings.lazy_server_del, job.db);
-    let under_way = &cx.server.migration.under_way;
-    packed_key::settle(&mut job, under_way, &mut cx.db(number), lazy);
+    let active_keys = &cx.server.migration.active_keys;
+    packed_key::delete_migrated(&mut job, active_keys, &mut cx.db(number), lazy);
     packed_key::reply(&job, &mut cx.reply)
 }
 

@@ -206,7 +206,7 @@ fn log_lagging_replicas(server: &Server) {
     let (all, mut behind) = (server.replication.replicas.count(), 0);
     for replica in lagging(server) {
         behind += 1;
-        let lag_s = if replica.stage() == Stage::Online { replica.silent_ms(now_ms) / 1000 } else { 0 };
+        let lag_s = if replica.stage() == Stage::Online { replica.since_ack_ms(now_ms) / 1000 } else { 0 };
         logging::notice(format_args!(
             "Lagging replica {} reported offset {} behind master, lag={lag_s}, state={}.",
             replica.name(),

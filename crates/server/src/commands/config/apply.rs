@@ -72,9 +72,9 @@ pub fn apply(server: &'static Server, id: Id, values: &Values) -> Result<(), Ref
     if id == memory::MAXMEMORY.id() {
         warn_of_eviction(server, values.read(memory::MAXMEMORY));
     } else if REPLICAS.contains(&id) {
-        server.require_replicas(values);
+        server.update_good_replicas(values);
     } else if id == replication::REPLICA_READ_ONLY.id() {
-        server.note_writable_replica_keys(!values.read(replication::REPLICA_READ_ONLY));
+        server.update_writable_replica_keys(!values.read(replication::REPLICA_READ_ONLY));
     } else if id == replication::REPL_BACKLOG_SIZE.id() {
         server.resize_backlog(values.read(replication::REPL_BACKLOG_SIZE));
     } else if LOG.contains(&id) {

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 /// DEBUG CHANGE-REPL-ID: starts a new history.
 pub fn change_id(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     kvick_runtime::logging::notice(format_args!("Changing replication IDs after receiving change-repl-id"));
-    cx.server.replication.history.lock().begin_anew();
+    cx.server.replication.history.lock().change_id();
     cx.reply.ok();
     Ok(())
 }
@@ -17,7 +17,7 @@ pub fn change_id(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
 /// DEBUG DELAY-RDB-CLIENT-FREE-SECONDS seconds: how long the log is retained for a replica that has received its dump.
 pub fn keep_log(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let seconds = parse_i64(&args[2]).ok_or(Error::NOT_INTEGER)?;
-    cx.server.replication.orphans_live_ms.store(seconds.saturating_mul(1000), Ordering::Relaxed);
+    cx.server.replication.orphan_ttl_ms.store(seconds.saturating_mul(1000), Ordering::Relaxed);
     cx.reply.ok();
     Ok(())
 }

@@ -18,7 +18,7 @@ pub fn write(context: &Context, page: &mut Page) {
     page.field("connected_slaves", replication.replicas.count());
     let (least, lag_s) = (values.read(settings::MIN_REPLICAS_TO_WRITE), values.read(settings::MIN_REPLICAS_MAX_LAG));
     if least > 0 && lag_s > 0 {
-        page.field("min_slaves_good_slaves", replication.replicas.good(lag_s, now_ms));
+        page.field("min_slaves_good_slaves", replication.replicas.count_good(lag_s, now_ms));
     }
     for (number, replica) in replication.replicas.all().iter().enumerate() {
         page.field(
@@ -29,7 +29,7 @@ pub fn write(context: &Context, page: &mut Page) {
                 replica.port.load(Ordering::Relaxed),
                 replica.stage().name(),
                 replica.applied.load(Ordering::Relaxed),
-                replica.silent_ms(now_ms) / 1000,
+                replica.since_ack_ms(now_ms) / 1000,
                 replica.kind()
             ),
         );
@@ -46,15 +46,15 @@ fn write_upstream(server: &Server, page: &mut Page) {
     page.field("master_host", &primary.host);
     page.field("master_port", primary.port);
     page.field("master_link_status", if upstream.is_connected() { "up" } else { "down" });
-    let heard_ms = upstream.heard_ms.load(Ordering::Relaxed);
-    let silent_s = if upstream.is_connected() { (now_ms - heard_ms) / 1000 } else { -1 };
+    let last_io_ms = upstream.last_io_ms.load(Ordering::Relaxed);
+    let silent_s = if upstream.is_connected() { (now_ms - last_io_ms) / 1000 } else { -1 };
     page.field("master_last_io_seconds_ago", silent_s);
     page.field("master_sync_in_progress", u8::from(stage == LinkStage::Receiving));
     let offset = server.keyspace.log.offset();
-    page.field("slave_read_repl_offset", offset + upstream.unapplied.load(Ordering::Relaxed));
+    page.field("slave_read_repl_offset", offset + upstream.unapplied_bytes.load(Ordering::Relaxed));
     page.field("slave_repl_offset", offset);
-    page.field("replicas_repl_buffer_size", upstream.kept_bytes.load(Ordering::Relaxed));
-    page.field("replicas_repl_buffer_peak", upstream.kept_peak.load(Ordering::Relaxed));
+    page.field("replicas_repl_buffer_size", upstream.buffered_bytes.load(Ordering::Relaxed));
+    page.field("replicas_repl_buffer_peak", upstream.buffered_peak.load(Ordering::Relaxed));
     if stage == LinkStage::Receiving {
         let (total, read) =
             (upstream.dump_bytes.load(Ordering::Relaxed), upstream.dump_received.load(Ordering::Relaxed));
@@ -63,7 +63,7 @@ fn write_upstream(server: &Server, page: &mut Page) {
         page.field("master_sync_left_bytes", total as i64 - read as i64);
         let part = if total > 0 { read as f64 / total as f64 * 100.0 } else { 0.0 };
         page.field("master_sync_perc", format_args!("{part:.2}"));
-        page.field("master_sync_last_io_seconds_ago", (now_ms - heard_ms) / 1000);
+        page.field("master_sync_last_io_seconds_ago", (now_ms - last_io_ms) / 1000);
     }
     if !upstream.is_connected() {
         let since = upstream.down_since_ms.load(Ordering::Relaxed);

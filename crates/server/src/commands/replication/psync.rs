@@ -61,20 +61,20 @@ fn psync(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let info = &cx.client.info;
     let replica = cx.client.replica.get_or_insert_with(|| Arc::new(Replica::new(info.clone()))).clone();
     logging::notice(format_args!("Replica {} asks for synchronization", replica.name()));
-    replica.heard_ms.store(cx.now_ms, Ordering::Relaxed);
-    replica.is_old.store(args.len() == 1, Ordering::Relaxed);
+    replica.last_ack_ms.store(cx.now_ms, Ordering::Relaxed);
+    replica.is_pre_psync.store(args.len() == 1, Ordering::Relaxed);
     if let Some(next) = args.get(2)
         && parse_i64(next).is_none()
     {
         logging::warning(format_args!("Replica {} asks for synchronization but with a wrong offset", replica.name()));
         return Err(Error::NOT_INTEGER);
     }
-    if *replica.wanted_parts.lock() != Parts::ALL && !replica.takes_streams.load(Ordering::Relaxed) {
+    if *replica.requested_parts.lock() != Parts::ALL && !replica.supports_eof.load(Ordering::Relaxed) {
         // The dump would replace the server's own file.
         return Err(Error::text("ERR Filtered replica requires EOF capability"));
     }
     let continued = if args.len() >= 3 { continue_partial(cx, &replica, args) } else { None };
-    if continued.is_none() && args.len() >= 3 && takes_two_channels(cx, &replica) {
+    if continued.is_none() && args.len() >= 3 && supports_dual_channel(cx, &replica) {
         cx.reply.simple("DUALCHANNELSYNC");
         return Ok(());
     }
@@ -86,7 +86,7 @@ fn psync(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
             synchronise::keep_backlog(cx.server);
             cx.server.replication.counts.full.fetch_add(1, Ordering::Relaxed);
             replica.set_stage(Stage::Waiting);
-            synchronise::admit(cx.server, &replica);
+            synchronise::register_for_full_sync(cx.server, &replica);
             Feed::waiting(replica)
         }
     }));
@@ -94,8 +94,8 @@ fn psync(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
 }
 
 /// Whether a replica needs a full sync and should request its dump over a separate connection.
-fn takes_two_channels(cx: &Session<'_>, replica: &Replica) -> bool {
-    if !replica.takes_two_channels.load(Ordering::Relaxed) {
+fn supports_dual_channel(cx: &Session<'_>, replica: &Replica) -> bool {
+    if !replica.supports_dual_channel.load(Ordering::Relaxed) {
         return false;
     }
     if !cx.server.config.read(REPL_DISKLESS_SYNC) {
@@ -165,13 +165,13 @@ fn continue_partial(cx: &mut Session<'_>, replica: &Replica, args: Args<'_>) -> 
     let channel = replication.replicas.dump_channel(replica.dump_channel.load(Ordering::Relaxed));
     // The replica itself retains the log from now on.
     let has_channel = channel.is_some_and(|channel| channel.pin.lock().take().is_some());
-    replica.set_stage(if has_channel { Stage::Keeping } else { Stage::Online });
+    replica.set_stage(if has_channel { Stage::BgTransfer } else { Stage::Online });
     logging::notice(format_args!(
         "Partial resynchronization request from {} accepted. Sending {} bytes of backlog starting from offset {next}.",
         replica.name(),
         follower.lag()
     ));
-    if replica.knows_second_id.load(Ordering::Relaxed) {
+    if replica.supports_psync2.load(Ordering::Relaxed) {
         cx.reply.simple(format!("CONTINUE {}", replication.history.lock().id));
     } else {
         cx.reply.simple("CONTINUE");

@@ -48,16 +48,16 @@ fn replconf(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
                 }
                 *replica.announced.lock() = String::from_utf8_lossy(value).into_owned();
             }
-            b"capa" if value.eq_ignore_ascii_case(b"eof") => replica.takes_streams.store(true, Ordering::Relaxed),
-            b"capa" if value.eq_ignore_ascii_case(b"psync2") => replica.knows_second_id.store(true, Ordering::Relaxed),
+            b"capa" if value.eq_ignore_ascii_case(b"eof") => replica.supports_eof.store(true, Ordering::Relaxed),
+            b"capa" if value.eq_ignore_ascii_case(b"psync2") => replica.supports_psync2.store(true, Ordering::Relaxed),
             b"capa" if value.eq_ignore_ascii_case(b"dual-channel") => {
                 let takes = cx.server.config.read(DUAL_CHANNEL_REPLICATION_ENABLED);
-                replica.takes_two_channels.store(takes, Ordering::Relaxed);
+                replica.supports_dual_channel.store(takes, Ordering::Relaxed);
             }
             // Unknown capabilities are ignored.
             b"capa" => {}
-            b"rdb-only" => replica.wants_dump_only.store(parse_bool(value)?, Ordering::Relaxed),
-            b"rdb-filter-only" => *replica.wanted_parts.lock() = parts(value)?,
+            b"rdb-only" => replica.is_dump_only.store(parse_bool(value)?, Ordering::Relaxed),
+            b"rdb-filter-only" => *replica.requested_parts.lock() = parts(value)?,
             b"rdb-channel" => replica.is_dump_channel.store(parse_bool(value)?, Ordering::Relaxed),
             b"set-rdb-client-id" => {
                 let id = parse_i64(value).ok_or(Error::NOT_INTEGER)?;
@@ -78,7 +78,7 @@ fn replconf(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
                     parse_i64(value).and_then(|offset| u64::try_from(offset).ok()).ok_or(Error::NOT_INTEGER)?;
                 place.fetch_max(offset, Ordering::AcqRel);
                 moved = true;
-                replica.heard_ms.store(cx.now_ms, Ordering::Relaxed);
+                replica.last_ack_ms.store(cx.now_ms, Ordering::Relaxed);
                 is_answered = false;
             }
             // A request of the primary, which the replication thread answers.

@@ -2,7 +2,7 @@
 //! Used with `repl-diskless-sync no`, and for replicas that do not accept a dump of unknown length.
 
 use super::replicas::{Replica, Stage};
-use super::synchronise::{is_for_replicas_alone, tell_abandoned};
+use super::synchronise::{is_only_for_replicas, log_abandoned};
 use super::transfer::{Ended, Transfer};
 use crate::ReplicatedCore;
 use kvick_config::tables::persistence::RDB_DEL_SYNC_FILES;
@@ -20,10 +20,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Bytes per read.
-const READ: usize = 64 * 1024;
+const READ_SIZE: usize = 64 * 1024;
 
 /// See the module's documentation.
-pub struct ThroughFile {
+pub struct DiskBackedSync {
     core: &'static ReplicatedCore,
     file: Box<SavedFile>,
     sender: Sender,
@@ -37,30 +37,30 @@ struct Sender {
     replicas: Arc<Mutex<Vec<Arc<Replica>>>>,
 }
 
-impl ThroughFile {
+impl DiskBackedSync {
     /// For these replicas, which read the transfer.
     pub fn new(
         core: &'static ReplicatedCore,
         transfer: Arc<Transfer>,
         replicas: Arc<Mutex<Vec<Arc<Replica>>>>,
-    ) -> ThroughFile {
+    ) -> DiskBackedSync {
         let sender = Sender { core, transfer, replicas };
-        ThroughFile { core, file: Box::new(SavedFile::new(core)), sender }
+        DiskBackedSync { core, file: Box::new(SavedFile::new(core)), sender }
     }
 }
 
-impl Destination for ThroughFile {
+impl Destination for DiskBackedSync {
     fn open(&mut self) -> Result<(), SaveError> {
         self.file.open()
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.sender.check().inspect_err(|_| tell_abandoned(&self.sender.transfer, false))?;
+        self.sender.check().inspect_err(|_| log_abandoned(&self.sender.transfer, false))?;
         self.file.write(bytes)
     }
 
     fn finish(self: Box<Self>, outcome: Result<(), SaveError>) -> Result<(), SaveError> {
-        let ThroughFile { core, file, sender } = *self;
+        let DiskBackedSync { core, file, sender } = *self;
         let path: PathBuf = file.path().into();
         if let Err(error) = file.finish(outcome) {
             sender.end(Ended::Failed);
@@ -88,7 +88,7 @@ impl Sender {
     /// Fails if no replica is left and the file is not needed otherwise.
     fn check(&self) -> io::Result<()> {
         match self.transfer.readers() {
-            0 if is_for_replicas_alone(self.core) => {
+            0 if is_only_for_replicas(self.core) => {
                 Err(io::Error::new(io::ErrorKind::BrokenPipe, "all replicas are gone"))
             }
             _ => Ok(()),
@@ -97,7 +97,7 @@ impl Sender {
 
     fn send(self, path: &Path, file: File, length: u64) {
         let sent = self.try_send(&file, length);
-        self.dispose_of(path, &file);
+        self.remove_if_unneeded(path, &file);
         match &sent {
             // Workers log the replicas that they lose.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
@@ -108,13 +108,13 @@ impl Sender {
     }
 
     /// Deletes the file, unless it is needed.
-    fn dispose_of(&self, path: &Path, file: &File) {
+    fn remove_if_unneeded(&self, path: &Path, file: &File) {
         let core = self.core;
-        let is_kept = core.aof.status().state != State::Off || !is_for_replicas_alone(core);
+        let is_kept = core.aof.status().state != State::Off || !is_only_for_replicas(core);
         // Another save may have replaced it.
         let inode = |metadata: io::Result<Metadata>| metadata.ok().map(|metadata| metadata.ino());
-        let is_it = inode(file.metadata()).is_some_and(|own| inode(std::fs::metadata(path)) == Some(own));
-        if core.config.read(RDB_DEL_SYNC_FILES) && !is_kept && is_it {
+        let is_same_file = inode(file.metadata()).is_some_and(|own| inode(std::fs::metadata(path)) == Some(own));
+        if core.config.read(RDB_DEL_SYNC_FILES) && !is_kept && is_same_file {
             logging::notice(format_args!("Removing the RDB file used to feed replicas in a persistence-less instance"));
             // A failure to delete it does no harm.
             let _ = std::fs::remove_file(path);
@@ -126,7 +126,7 @@ impl Sender {
         // No replica can join any more.
         self.replicas.lock().iter().for_each(|replica| replica.set_stage(Stage::Receiving));
         let mut file = file.take(length);
-        let mut buffer = vec![0; READ];
+        let mut buffer = vec![0; READ_SIZE];
         let mut sent = 0;
         while sent < length {
             let n = match file.read(&mut buffer) {
@@ -146,8 +146,8 @@ impl Sender {
         Ok(())
     }
 
-    fn end(&self, how: Ended) {
-        self.transfer.end(how);
+    fn end(&self, outcome: Ended) {
+        self.transfer.end(outcome);
         self.core.replication.wake_feeders(self.core, None);
     }
 }

@@ -8,18 +8,18 @@ use std::collections::HashMap;
 
 /// The keys being migrated. Accessed under the keys' locks.
 #[derive(Default)]
-pub struct UnderWay(Mutex<HashMap<Place, Traffic>>);
+pub struct ActiveKeys(Mutex<HashMap<KeyId, KeyState>>);
 
 /// The number of a database, and a key's name.
-type Place = (usize, Box<[u8]>);
+type KeyId = (usize, Box<[u8]>);
 
 #[derive(Default)]
-struct Traffic {
+struct KeyState {
     jobs: usize,
     moved: bool,
 }
 
-impl UnderWay {
+impl ActiveKeys {
     /// A migration job includes this key.
     pub fn begin(&self, db: usize, key: &[u8]) {
         self.0.lock().entry((db, key.into())).or_default().jobs += 1;
@@ -28,18 +28,18 @@ impl UnderWay {
     /// A migration job is done with this key; `moved` if the key was deleted here because it has arrived.
     pub fn end(&self, db: usize, key: &[u8], moved: bool) {
         let mut keys = self.0.lock();
-        let place = (db, key.into());
-        let Some(traffic) = keys.get_mut(&place) else { return };
-        traffic.jobs -= 1;
-        traffic.moved |= moved;
-        if traffic.jobs == 0 {
-            keys.remove(&place);
+        let id = (db, key.into());
+        let Some(key_state) = keys.get_mut(&id) else { return };
+        key_state.jobs -= 1;
+        key_state.moved |= moved;
+        if key_state.jobs == 0 {
+            keys.remove(&id);
         }
     }
 
     /// Whether a job has moved this key while other unfinished jobs included it.
-    pub fn was_moved(&self, db: usize, key: &[u8]) -> bool {
-        self.0.lock().get(&(db, key.into())).is_some_and(|traffic| traffic.moved)
+    pub fn is_moved(&self, db: usize, key: &[u8]) -> bool {
+        self.0.lock().get(&(db, key.into())).is_some_and(|key_state| key_state.moved)
     }
 }
 
@@ -48,14 +48,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn others_know_that_a_key_was_moved_until_the_last_is_done() {
-        let keys = UnderWay::default();
+    fn moved_key_is_remembered_until_the_last_job_ends() {
+        let keys = ActiveKeys::default();
         (0..3).for_each(|_| keys.begin(0, b"k"));
         keys.end(0, b"k", false);
-        assert!(!keys.was_moved(0, b"k"));
+        assert!(!keys.is_moved(0, b"k"));
         keys.end(0, b"k", true);
-        assert!(keys.was_moved(0, b"k") && !keys.was_moved(1, b"k"));
+        assert!(keys.is_moved(0, b"k") && !keys.is_moved(1, b"k"));
         keys.end(0, b"k", false);
-        assert!(!keys.was_moved(0, b"k"));
+        assert!(!keys.is_moved(0, b"k"));
     }
 }

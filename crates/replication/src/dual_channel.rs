@@ -5,10 +5,10 @@
 //! position in the history; the first one then resumes from that position as in a partial sync. A thread buffers its
 //! stream in memory, up to the `client-output-buffer-limit` for replicas; beyond that the primary keeps the rest.
 
-use super::apply::{Apply, Ends};
+use super::apply::{Apply, Endpoints};
 use super::full_sync::FullSync;
 use super::link::Link;
-use super::primary_connection::{LinkError, PrimaryConnection, shown};
+use super::primary_connection::{LinkError, PrimaryConnection, for_log};
 use super::reply::Reply;
 use super::upstream::Target;
 use crate::ReplicatedCore;
@@ -24,10 +24,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// How often the buffering thread checks whether to stop.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The position of a dump.
-struct Place {
+struct DumpPosition {
     id: String,
     offset: u64,
     database: usize,
@@ -37,51 +37,52 @@ struct Place {
 
 impl Link<'_> {
     /// Loads a dump from a second connection. Returns the first one, which carries the log.
-    pub(crate) fn begin_anew_by_two(
+    pub(crate) fn dual_channel_sync(
         &mut self,
         target: &Target,
         mut primary_connection: PrimaryConnection,
     ) -> Result<PrimaryConnection, LinkError> {
         logging::notice(format_args!("Dual channel replication: PSYNC is not possible, initialize RDB channel."));
         let mut dump_connection = self.connect(target)?;
-        self.introduce_dump_channel(&mut dump_connection)?;
-        let place = ask_for_dump(self.core, &mut dump_connection)?;
-        let keeper = Keeper { core: self.core, state: Mutex::default(), changed: Condvar::new() };
-        let (core, number, participant) = (self.core, self.number, self.participant);
+        self.dump_channel_handshake(&mut dump_connection)?;
+        let position = request_dump(self.core, &mut dump_connection)?;
+        let log_buffer = LogBuffer { core: self.core, state: Mutex::default(), changed: Condvar::new() };
+        let (core, generation, participant) = (self.core, self.generation, self.participant);
         let applier: &mut dyn Apply = self.applier;
-        let (taken, kept) = std::thread::scope(|scope| {
-            let (place, keeper, dump_socket) = (&place, &keeper, dump_connection.socket());
-            let keep = move || {
+        let (loaded, buffered) = std::thread::scope(|scope| {
+            let (position, log_buffer, dump_socket) = (&position, &log_buffer, dump_connection.socket());
+            let buffer_log = move || {
                 kvick_runtime::memory::register_thread();
-                let kept = ask_for_log(core, &mut primary_connection, place, keeper)
-                    .and_then(|()| keeper.keep(primary_connection));
-                if kept.is_err()
+                let buffered = request_log(core, &mut primary_connection, position, log_buffer)
+                    .and_then(|()| log_buffer.buffer_until_stopped(primary_connection));
+                if buffered.is_err()
                     && let Some(socket) = dump_socket
                 {
                     // It may already be closed.
                     let _ = socket.shutdown(Shutdown::Both);
                 }
-                kept
+                buffered
             };
-            let keeping = std::thread::Builder::new().name("replica-log".into()).spawn_scoped(scope, keep);
-            let keeping = keeping.map_err(|error| LinkError::Io("Keeping the primary's log", error))?;
-            let mut full_sync = FullSync { core, number, participant, applier, id: &place.id, offset: place.offset };
-            let taken = full_sync.run(&mut dump_connection);
-            keeper.stop();
-            Ok::<_, LinkError>((taken, keeping.join()))
+            let buffering = std::thread::Builder::new().name("replica-log".into()).spawn_scoped(scope, buffer_log);
+            let buffering = buffering.map_err(|error| LinkError::Io("Keeping the primary's log", error))?;
+            let mut full_sync =
+                FullSync { core, generation, participant, applier, id: &position.id, offset: position.offset };
+            let loaded = full_sync.run(&mut dump_connection);
+            log_buffer.stop();
+            Ok::<_, LinkError>((loaded, buffering.join()))
         })?;
         // Other threads may hold the socket to interrupt it. It may already be closed.
         let _ = dump_connection.channel().socket().shutdown(Shutdown::Both);
-        core.replication.upstream.kept_bytes.store(0, Ordering::Relaxed);
-        let kept = kept.unwrap_or_else(|_| Err(LinkError::Refused("The log could not be kept".into())));
-        taken?;
-        let primary_connection = kept?;
-        self.applier.begin(number, place.database, &Ends::of(primary_connection.channel().socket()));
+        core.replication.upstream.buffered_bytes.store(0, Ordering::Relaxed);
+        let buffered = buffered.unwrap_or_else(|_| Err(LinkError::Refused("The log could not be kept".into())));
+        loaded?;
+        let primary_connection = buffered?;
+        self.applier.begin(generation, position.database, &Endpoints::of(primary_connection.channel().socket()));
         Ok(primary_connection)
     }
 
     /// Announces the second connection's purpose.
-    fn introduce_dump_channel(&self, primary_connection: &mut PrimaryConnection) -> Result<(), LinkError> {
+    fn dump_channel_handshake(&self, primary_connection: &mut PrimaryConnection) -> Result<(), LinkError> {
         let values = self.core.config.values();
         self.authenticate(primary_connection)?;
         let port = self.listening_port().to_string();
@@ -103,7 +104,7 @@ impl Link<'_> {
             primary_connection.send(&[b"REPLCONF", b"ip-address", address])?;
         }
         for _ in 0..1 + usize::from(announced.is_some()) {
-            let answer = shown(&primary_connection.line()?);
+            let answer = for_log(&primary_connection.read_line()?);
             if Reply::parse(&answer).is_error() {
                 return Err(LinkError::Refused(format!(
                     "Dual channel replication: Server does not support sync with offset, dual channel sync approach \
@@ -116,83 +117,84 @@ impl Link<'_> {
 }
 
 /// Requests the dump. Returns its position.
-fn ask_for_dump(core: &ReplicatedCore, primary_connection: &mut PrimaryConnection) -> Result<Place, LinkError> {
+fn request_dump(core: &ReplicatedCore, primary_connection: &mut PrimaryConnection) -> Result<DumpPosition, LinkError> {
     primary_connection.send(&[b"SYNC"])?;
-    let answer = primary_connection.answer()?;
-    let place = place(&shown(&answer)).filter(|place| place.database < core.keyspace.databases());
-    place.ok_or_else(|| {
+    let answer = primary_connection.read_reply()?;
+    let position = position(&for_log(&answer)).filter(|position| position.database < core.keyspace.databases());
+    position.ok_or_else(|| {
         LinkError::Refused(format!(
             "Dual channel replication: Received unexpected $ENDOFF response: {}",
-            shown(&answer)
+            for_log(&answer)
         ))
     })
 }
 
-fn place(answer: &str) -> Option<Place> {
+fn position(answer: &str) -> Option<DumpPosition> {
     let mut words = answer.strip_prefix("$ENDOFF:")?.split_ascii_whitespace();
     let offset = words.next()?.parse().ok()?;
     let id = words.next().filter(|id| id.len() == 40)?.into();
     // A primary that has selected no database sends -1.
     let database = usize::try_from(words.next()?.parse::<i64>().ok()?).unwrap_or(0);
     let channel = words.next()?.parse::<u64>().ok()?.to_string();
-    Some(Place { id, offset, database, channel })
+    Some(DumpPosition { id, offset, database, channel })
 }
 
 /// Requests the log from the dump's position on, over the first connection.
-fn ask_for_log(
+fn request_log(
     core: &ReplicatedCore,
     primary_connection: &mut PrimaryConnection,
-    place: &Place,
-    keeper: &Keeper,
+    position: &DumpPosition,
+    log_buffer: &LogBuffer,
 ) -> Result<(), LinkError> {
     let refused = |answer: &str| LinkError::Refused(format!("Dual channel sync failed with error {answer}"));
-    primary_connection.send(&[b"REPLCONF", b"set-rdb-client-id", place.channel.as_bytes()])?;
-    let answer = shown(&primary_connection.answer()?);
+    primary_connection.send(&[b"REPLCONF", b"set-rdb-client-id", position.channel.as_bytes()])?;
+    let answer = for_log(&primary_connection.read_reply()?);
     if !Reply::parse(&answer).is_status() {
         return Err(refused(&answer));
     }
     if core.replication.pauses_after_fork.load(Ordering::Relaxed) {
         supervise::stop_until_continued();
     }
-    let next = (place.offset + 1).to_string();
-    logging::notice(format_args!("Trying a partial resynchronization (request {}:{next}).", place.id));
-    primary_connection.send(&[b"PSYNC", place.id.as_bytes(), next.as_bytes()])?;
-    let answer = shown(&primary_connection.answer()?);
+    let next = (position.offset + 1).to_string();
+    logging::notice(format_args!("Trying a partial resynchronization (request {}:{next}).", position.id));
+    primary_connection.send(&[b"PSYNC", position.id.as_bytes(), next.as_bytes()])?;
+    let answer = for_log(&primary_connection.read_reply()?);
     if !matches!(Reply::parse(&answer), Reply::Status { word: "CONTINUE", .. }) {
         return Err(refused(&answer));
     }
-    let still = if *keeper.state.lock() { "." } else { ", RDB load in background." };
+    let still = if *log_buffer.state.lock() { "." } else { ", RDB load in background." };
     logging::notice(format_args!(
         "Dual channel replication: PRIMARY <-> REPLICA sync: Primary accepted a Partial Resynchronization{still}"
     ));
-    if *keeper.state.lock() {
+    if *log_buffer.state.lock() {
         logging::notice(format_args!("Dual channel replication: Psync established after rdb load"));
     }
     Ok(())
 }
 
 /// Buffers the log while a dump is loaded.
-struct Keeper {
+struct LogBuffer {
     core: &'static ReplicatedCore,
     /// Whether to stop.
     state: Mutex<bool>,
     changed: Condvar,
 }
 
-impl Keeper {
+impl LogBuffer {
     fn stop(&self) {
         *self.state.lock() = true;
         self.changed.notify_all();
     }
 
     /// Reads until stopped. Returns the connection, which holds the bytes read.
-    fn keep(&self, mut primary_connection: PrimaryConnection) -> Result<PrimaryConnection, LinkError> {
+    fn buffer_until_stopped(&self, mut primary_connection: PrimaryConnection) -> Result<PrimaryConnection, LinkError> {
         let upstream = &self.core.replication.upstream;
-        let (mut kept, mut sign, mut is_full) = (primary_connection.take_unused(), primary_connection.sign(), false);
+        let (mut buffered, mut keepalive, mut is_full) =
+            (primary_connection.take_unused(), primary_connection.keepalive(), false);
         while !*self.state.lock() {
-            sign.give();
+            keepalive.send_if_due();
             let limit = self.core.config.read(CLIENT_OUTPUT_BUFFER_LIMIT).replica.hard_bytes;
-            if limit > 0 && kept.len() as u64 >= limit {
+            if limit > 0 && buffered.len() as u64 >= limit {
                 if !std::mem::replace(&mut is_full, true) {
                     logging::notice(format_args!(
                         "Dual channel replication: Replication buffer limit reached ({limit}), stopping buffering. \
@@ -201,18 +203,18 @@ impl Keeper {
                 }
                 let mut stops = self.state.lock();
                 if !*stops {
-                    self.changed.wait_for(&mut stops, LOOK_EVERY);
+                    self.changed.wait_for(&mut stops, POLL_INTERVAL);
                 }
                 continue;
             }
-            if let Err(broken) = primary_connection.read_append(&mut kept, LOOK_EVERY) {
-                self.core.keyspace.lazy_free.dispose(Garbage::Other(Box::new(kept)));
+            if let Err(broken) = primary_connection.read_append(&mut buffered, POLL_INTERVAL) {
+                self.core.keyspace.lazy_free.dispose(Garbage::Other(Box::new(buffered)));
                 return Err(broken);
             }
-            upstream.kept_bytes.store(kept.len() as u64, Ordering::Relaxed);
-            upstream.kept_peak.fetch_max(kept.len() as u64, Ordering::Relaxed);
+            upstream.buffered_bytes.store(buffered.len() as u64, Ordering::Relaxed);
+            upstream.buffered_peak.fetch_max(buffered.len() as u64, Ordering::Relaxed);
         }
-        primary_connection.put_back(kept);
+        primary_connection.unread(buffered);
         Ok(primary_connection)
     }
 }
@@ -222,14 +224,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_primary_says_what_its_dump_is_of() {
+    fn dump_position_is_parsed() {
         let id = "a".repeat(40);
-        let place = |text: &str| place(text).map(|place| (place.offset, place.database, place.channel));
-        assert_eq!(place(&format!("$ENDOFF:17 {id} 3 42")), Some((17, 3, "42".into())));
-        assert_eq!(place(&format!("$ENDOFF:17 {id} -1 42")), Some((17, 0, "42".into())));
-        let senseless = ["$ENDOFF:17", "-ERR no", "$ENDOFF:x y z 1", "$EOF:17 3 42"];
-        assert!(senseless.iter().all(|text| place(text).is_none()));
-        assert_eq!(place(&format!("$ENDOFF:17 {} 3 42", "a".repeat(39))), None);
-        assert_eq!(place(&format!("$ENDOFF:17 {id} 3 x")), None);
+        let position =
+            |text: &str| position(text).map(|position| (position.offset, position.database, position.channel));
+        assert_eq!(position(&format!("$ENDOFF:17 {id} 3 42")), Some((17, 3, "42".into())));
+        assert_eq!(position(&format!("$ENDOFF:17 {id} -1 42")), Some((17, 0, "42".into())));
+        let invalid = ["$ENDOFF:17", "-ERR no", "$ENDOFF:x y z 1", "$EOF:17 3 42"];
+        assert!(invalid.iter().all(|text| position(text).is_none()));
+        assert_eq!(position(&format!("$ENDOFF:17 {} 3 42", "a".repeat(39))), None);
+        assert_eq!(position(&format!("$ENDOFF:17 {id} 3 x")), None);
     }
 }
