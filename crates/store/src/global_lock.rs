@@ -10,7 +10,7 @@
 //! longer leave its batch. It acquires the lock [from within its batch](GlobalLock::take_from_within);
 //! threads that wait for the lock outside a batch yield to it. This terminates provided that no
 //! participant waits inside its batch for a partition the script holds: a participant that has to wait
-//! for a partition lock leaves its batch when the global lock [is wanted](GlobalLock::is_requested).
+//! for a partition lock leaves its batch when the global lock [is requested](GlobalLock::is_requested).
 //!
 //! # Biased locking
 //!
@@ -42,7 +42,7 @@ const EXCLUSIVE: u8 = 3;
 
 /// Number of batches for which the bias owner takes locks after it last noticed a revoker.
 const SHARED_BATCHES: u32 = 64;
-/// `revokers` counts present revokers in its low 32 bits and all arrivals in its high 32 bits.
+/// `revokers` counts present revokers in its low 32 bits and all revocations in its high 32 bits.
 const REVOCATION: u64 = 1 << 32;
 /// Value of `bias_owner` while there is none.
 const NO_OWNER: usize = usize::MAX;
