@@ -342,7 +342,7 @@ impl Engine {
                 return false;
             }
         }
-        if self.in_batch && self.server.keyspace.global_lock.is_wanted() {
+        if self.in_batch && self.server.keyspace.global_lock.is_requested() {
             self.leave();
             return self.enter();
         }

@@ -51,7 +51,7 @@ fn sorted_set(c: &mut Criterion) {
     c.bench_function("count of a range of scores", |b| {
         b.iter(|| {
             let low = next() as f64;
-            let cut = |score| Cut::Score { score, behind: false };
+            let cut = |score| Cut::Score { score, after: false };
             set.ranks(&cut(low), &cut(low + 1000.0)).len()
         })
     });

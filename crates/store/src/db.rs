@@ -34,7 +34,7 @@ pub struct Db<'a> {
     /// The keys that the dispatcher hashed. Most commands look up only these, in this order.
     hashed: &'a [Key<'a>],
     /// Index of the one looked up last.
-    asked: Cell<usize>,
+    last_hashed: Cell<usize>,
     /// The only key of a command that was [begun](Self::begin_keyed) with it.
     only: Option<Key<'a>>,
     env: Env<'a>,
@@ -52,7 +52,7 @@ impl<'a> Db<'a> {
             database,
             slots: keyspace.slots(database),
             hashed: &[],
-            asked: Cell::new(0),
+            last_hashed: Cell::new(0),
             only: None,
             env,
         }
@@ -132,12 +132,12 @@ impl<'a> Db<'a> {
 
     /// Runs `f` with another database selected. Needs the global lock.
     pub fn with_database<T>(&mut self, number: usize, f: impl FnOnce(&mut Self) -> T) -> T {
-        let home = self.number;
+        let selected = self.number;
         self.enter(number);
         let previous = self.env.effects.set_current_database(number);
         let result = f(self);
         self.env.effects.set_current_database(previous);
-        self.enter(home);
+        self.enter(selected);
         result
     }
 
@@ -153,18 +153,18 @@ impl<'a> Db<'a> {
     pub fn key<'k>(&self, bytes: &'k [u8]) -> Key<'k> {
         match self.only {
             Some(only) if std::ptr::eq(only.bytes, bytes) => Key { bytes, hash: only.hash },
-            _ => self.known_key(bytes),
+            _ => self.hashed_key(bytes),
         }
     }
 
     #[inline(never)]
-    fn known_key<'k>(&self, bytes: &'k [u8]) -> Key<'k> {
-        let asked = self.asked.get();
-        for at in [asked, asked + 1] {
+    fn hashed_key<'k>(&self, bytes: &'k [u8]) -> Key<'k> {
+        let last_hashed = self.last_hashed.get();
+        for at in [last_hashed, last_hashed + 1] {
             if let Some(known) = self.hashed.get(at)
                 && std::ptr::eq(known.bytes, bytes)
             {
-                self.asked.set(at);
+                self.last_hashed.set(at);
                 return Key { bytes, hash: known.hash };
             }
         }
@@ -174,7 +174,7 @@ impl<'a> Db<'a> {
     fn key_out_of_order<'k>(&self, bytes: &'k [u8]) -> Key<'k> {
         match self.hashed.iter().position(|known| std::ptr::eq(known.bytes, bytes)) {
             Some(at) => {
-                self.asked.set(at);
+                self.last_hashed.set(at);
                 Key { bytes, hash: self.hashed[at].hash }
             }
             None => self.locked.keyspace().key(bytes),

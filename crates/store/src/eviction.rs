@@ -245,16 +245,16 @@ impl Evictor {
         {
             return false;
         }
-        let wanted = if pass.policy.order == Order::Random { 1 } else { pass.samples };
-        let mut seen = 0;
+        let sample_size = if pass.policy.order == Order::Random { 1 } else { pass.samples };
+        let mut sampled = 0;
         for _ in 0..PARTITIONS_MAX {
             let Some(partition) = self.draw_partition(pass, database) else { break };
-            seen += self.sample_partition(pass, number, partition, wanted - seen);
-            if seen >= wanted {
+            sampled += self.sample_partition(pass, number, partition, sample_size - sampled);
+            if sampled >= sample_size {
                 break;
             }
         }
-        seen > 0
+        sampled > 0
     }
 
     /// A random partition of a database that has candidates.
@@ -271,8 +271,9 @@ impl Evictor {
         })
     }
 
-    /// Offers about `wanted` keys of a partition to the pool, from a random position on; returns how many it sampled.
-    fn sample_partition(&mut self, pass: &Pass<'_>, number: usize, partition: usize, wanted: usize) -> usize {
+    /// Offers about `sample_size` keys of a partition to the pool, from a random position on; returns how many it
+    /// sampled.
+    fn sample_partition(&mut self, pass: &Pass<'_>, number: usize, partition: usize, sample_size: usize) -> usize {
         let Policy { scope, order } = pass.policy;
         let address = pass.keyspace.address_of(pass.keyspace.database_at(number), partition);
         if order == Order::Random && scope == Scope::All {
@@ -283,14 +284,14 @@ impl Evictor {
             hash.into_iter().for_each(|hash| self.pool.offer(Candidate { rank: 0, database: number, hash }));
             return usize::from(hash.is_some());
         }
-        let (mut seen, mut buckets) = (0, BUCKETS_MIN);
+        let (mut sampled, mut buckets) = (0, BUCKETS_MIN);
         let start = self.draw();
         let (mut position, mut wrapped) = (start, false);
-        while seen == 0 {
-            let Some(locked) = pass.keyspace.lock_one_while(address, || false) else { return seen };
+        while sampled == 0 {
+            let Some(locked) = pass.keyspace.lock_one_while(address, || false) else { return sampled };
             let volatile = scope == Scope::Volatile;
-            let next = locked.partition(address).sample(position, buckets, wanted, volatile, |entry| {
-                seen += 1;
+            let next = locked.partition(address).sample(position, buckets, sample_size, volatile, |entry| {
+                sampled += 1;
                 let rank = pass.policy.rank(&entry, pass.access, pass.now_ms);
                 if self.pool.accepts(rank) {
                     let hash = pass.keyspace.key(entry.key()).hash;
@@ -306,7 +307,7 @@ impl Evictor {
             }
             buckets = (buckets * 2).min(BUCKETS_MAX);
         }
-        seen
+        sampled
     }
 
     /// Evicts a candidate if it still is one and no other candidate is better.

@@ -1,15 +1,16 @@
 //! The global lock: lets one command run while no other does. A batch of commands pays one store and one load for it.
 //!
 //! Each participant (a worker, or another thread that takes partition locks) has its own flag, which it sets while it
-//! executes a batch. To acquire the global lock, a thread sets `wanted` and waits until all flags are clear. A
-//! participant that finds `wanted` set clears its flag again and waits on the `admission` mutex. Both sides store first
-//! and load the other's flag afterwards, in sequentially consistent order, so at least one of them sees the other.
+//! executes a batch. To acquire the global lock, a thread sets `requested` and waits until all flags are clear. A
+//! participant that finds `requested` set clears its flag again and waits on the `admission` mutex. Both sides store
+//! first and load the other's flag afterwards, in sequentially consistent order, so at least one of them sees the
+//! other.
 //!
 //! A script may discover that it needs the global lock when it already holds partitions and can no
 //! longer leave its batch. It acquires the lock [from within its batch](GlobalLock::take_from_within);
 //! threads that wait for the lock outside a batch yield to it. This terminates provided that no
 //! participant waits inside its batch for a partition the script holds: a participant that has to wait
-//! for a partition lock leaves its batch when the global lock [is wanted](GlobalLock::is_wanted).
+//! for a partition lock leaves its batch when the global lock [is requested](GlobalLock::is_requested).
 //!
 //! # Biased locking
 //!
@@ -41,8 +42,8 @@ const EXCLUSIVE: u8 = 3;
 
 /// Number of batches for which the bias owner takes locks after it last noticed a revoker.
 const SHARED_BATCHES: u32 = 64;
-/// `revokers` counts present revokers in its low 32 bits and all arrivals in its high 32 bits.
-const ARRIVAL: u64 = 1 << 32;
+/// `revokers` counts present revokers in its low 32 bits and all revocations in its high 32 bits.
+const REVOCATION: u64 = 1 << 32;
 /// Value of `bias_owner` while there is none.
 const NO_OWNER: usize = usize::MAX;
 
@@ -52,7 +53,7 @@ struct Flag(AtomicU8);
 /// The lock. See the module documentation.
 #[repr(align(128))]
 pub struct GlobalLock {
-    wanted: AtomicBool,
+    requested: AtomicBool,
     bias_owner: AtomicUsize,
     revokers: AtomicU64,
     /// A participant is acquiring the lock from within its batch.
@@ -72,7 +73,7 @@ pub struct Participant(usize);
 pub struct BiasOwner {
     number: usize,
     /// The arrivals of revokers that it has seen.
-    arrivals: u64,
+    revocations: u64,
     /// Remaining batches in which it must take partition locks.
     shared_batches_left: u32,
 }
@@ -84,7 +85,7 @@ pub struct Exclusive(());
 impl Default for GlobalLock {
     fn default() -> Self {
         GlobalLock {
-            wanted: AtomicBool::new(false),
+            requested: AtomicBool::new(false),
             bias_owner: AtomicUsize::new(NO_OWNER),
             revokers: AtomicU64::new(0),
             from_within: AtomicBool::new(false),
@@ -117,7 +118,7 @@ impl GlobalLock {
         let flag = &self.flags[participant.0].0;
         loop {
             flag.store(IN, Ordering::SeqCst);
-            if !self.wanted.load(Ordering::SeqCst) {
+            if !self.requested.load(Ordering::SeqCst) {
                 let bias_owner = self.bias_owner.load(Ordering::Relaxed);
                 if bias_owner != NO_OWNER && bias_owner != participant.0 {
                     self.revoke_bias(participant, bias_owner);
@@ -148,7 +149,7 @@ impl GlobalLock {
     #[cold]
     fn revoke_bias(&self, participant: Participant, bias_owner: usize) {
         self.flags[participant.0].0.store(REVOKER, Ordering::Relaxed);
-        self.revokers.fetch_add(ARRIVAL | 1, Ordering::SeqCst);
+        self.revokers.fetch_add(REVOCATION | 1, Ordering::SeqCst);
         let mut spins = 0u32;
         while self.flags[bias_owner].0.load(Ordering::SeqCst) == EXCLUSIVE {
             spins += 1;
@@ -161,7 +162,7 @@ impl GlobalLock {
         // Participants that are in a batch now were not counted as revokers, so wait for them.
         let _guard = self.take();
         self.bias_owner.store(participant.0, Ordering::Relaxed);
-        BiasOwner { number: participant.0, arrivals: 0, shared_batches_left: 0 }
+        BiasOwner { number: participant.0, revocations: 0, shared_batches_left: 0 }
     }
 
     /// Begins an exclusive batch of the bias owner. Returns `None`, without beginning a batch, if another thread holds
@@ -173,8 +174,8 @@ impl GlobalLock {
         }
         let flag = &self.flags[bias_owner.number].0;
         flag.store(EXCLUSIVE, Ordering::SeqCst);
-        let wanted = self.wanted.load(Ordering::SeqCst);
-        if !wanted && self.revokers.load(Ordering::SeqCst) == bias_owner.arrivals {
+        let requested = self.requested.load(Ordering::SeqCst);
+        if !requested && self.revokers.load(Ordering::SeqCst) == bias_owner.revocations {
             return Some(Exclusive(()));
         }
         flag.store(OUT, Ordering::SeqCst);
@@ -184,9 +185,9 @@ impl GlobalLock {
     /// Called within the owner's batch: returns proof of exclusivity if there are no revokers and no recent revocation.
     #[inline]
     pub fn become_exclusive(&self, bias_owner: &mut BiasOwner) -> Option<Exclusive> {
-        let arrivals = self.revokers.load(Ordering::Relaxed) & !(ARRIVAL - 1);
-        if arrivals != bias_owner.arrivals {
-            (bias_owner.arrivals, bias_owner.shared_batches_left) = (arrivals, SHARED_BATCHES);
+        let revocations = self.revokers.load(Ordering::Relaxed) & !(REVOCATION - 1);
+        if revocations != bias_owner.revocations {
+            (bias_owner.revocations, bias_owner.shared_batches_left) = (revocations, SHARED_BATCHES);
         }
         if bias_owner.shared_batches_left > 0 {
             bias_owner.shared_batches_left -= 1;
@@ -194,7 +195,7 @@ impl GlobalLock {
         }
         let flag = &self.flags[bias_owner.number].0;
         flag.store(EXCLUSIVE, Ordering::SeqCst);
-        if self.revokers.load(Ordering::SeqCst) != arrivals {
+        if self.revokers.load(Ordering::SeqCst) != revocations {
             flag.store(IN, Ordering::SeqCst);
             return None;
         }
@@ -210,8 +211,8 @@ impl GlobalLock {
     /// Whether a thread holds the global lock or waits for it. A
     /// participant that waits inside its batch should then leave it.
     #[inline]
-    pub fn is_wanted(&self) -> bool {
-        self.wanted.load(Ordering::SeqCst)
+    pub fn is_requested(&self) -> bool {
+        self.requested.load(Ordering::SeqCst)
     }
 
     /// Waits until no batch runs, and prevents new ones until the
@@ -233,12 +234,12 @@ impl GlobalLock {
                 }
                 return None;
             };
-            self.wanted.store(true, Ordering::SeqCst);
+            self.requested.store(true, Ordering::SeqCst);
             let is_over = || self.from_within.load(Ordering::SeqCst) || !keep_waiting();
             if self.wait_for_batches(None, is_over) {
                 return Some(GlobalGuard { global: self, _admission: admission });
             }
-            self.wanted.store(false, Ordering::SeqCst);
+            self.requested.store(false, Ordering::SeqCst);
             MutexGuard::unlock_fair(admission);
             if !keep_waiting() {
                 return None;
@@ -253,7 +254,7 @@ impl GlobalLock {
     pub fn take_from_within(&self, participant: Participant) -> GlobalGuard<'_> {
         self.from_within.store(true, Ordering::SeqCst);
         let admission = self.admission.lock();
-        self.wanted.store(true, Ordering::SeqCst);
+        self.requested.store(true, Ordering::SeqCst);
         self.wait_for_batches(Some(participant), || false);
         self.from_within.store(false, Ordering::SeqCst);
         GlobalGuard { global: self, _admission: admission }
@@ -287,7 +288,7 @@ pub struct GlobalGuard<'a> {
 
 impl Drop for GlobalGuard<'_> {
     fn drop(&mut self) {
-        self.global.wanted.store(false, Ordering::SeqCst);
+        self.global.requested.store(false, Ordering::SeqCst);
     }
 }
 
@@ -399,7 +400,7 @@ mod tests {
             let global = global.clone();
             std::thread::spawn(move || drop(global.take()))
         };
-        while !global.is_wanted() {
+        while !global.is_requested() {
             std::thread::yield_now();
         }
         drop(global.take_from_within(within));

@@ -162,7 +162,7 @@ impl Walk {
         let global = &self.keyspace.global_lock;
         let address = self.keyspace.address_of(database, partition);
         global.enter(participant);
-        let result = self.keyspace.lock_one_while(address, || !global.is_wanted()).map(|mut locked| {
+        let result = self.keyspace.lock_one_while(address, || !global.is_requested()).map(|mut locked| {
             let result = change(locked.partition_mut(address));
             locked.unlock_fair();
             result

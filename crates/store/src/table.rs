@@ -158,15 +158,15 @@ impl Table {
         prefetch_lines(select_unpredictable(equal == 0, std::ptr::from_ref(bucket).addr() as u64, element));
     }
 
-    /// Finds the element with this hash for which `is_it` returns true.
+    /// Finds the element with this hash for which `is_key` returns true.
     #[inline]
-    pub fn find(&self, hash: u64, is_it: impl FnMut(Pointer) -> bool) -> Option<Place> {
-        self.find_element(hash, is_it).map(|(place, _)| place)
+    pub fn find(&self, hash: u64, is_key: impl FnMut(Pointer) -> bool) -> Option<Place> {
+        self.find_element(hash, is_key).map(|(place, _)| place)
     }
 
     /// Like [`find`](Self::find), and also returns the element.
     #[inline]
-    pub fn find_element(&self, hash: u64, mut is_it: impl FnMut(Pointer) -> bool) -> Option<(Place, Pointer)> {
+    pub fn find_element(&self, hash: u64, mut is_key: impl FnMut(Pointer) -> bool) -> Option<(Place, Pointer)> {
         let (number, segment) = self.numbered_segment_of(hash)?;
         let tag = tag_of(hash, segment.depth);
         let home = segment.home(tag);
@@ -175,7 +175,7 @@ impl Table {
             let bucket = segment.bucket(at);
             for slot in matches(bucket, tag) {
                 let element = pointer_of(bucket.0[slot]);
-                if is_it(element) {
+                if is_key(element) {
                     return Some((Place { segment: number, bucket: at as u16, slot: slot as u16 }, element));
                 }
             }

@@ -30,7 +30,7 @@ impl Keyspace {
     pub fn usage(&'static self, number: usize) -> Usage {
         let mut usage = Usage { keys: self.len(number), volatile: self.volatile(number), ..Usage::default() };
         let database = self.database_at(number);
-        let mut seen = 0;
+        let mut sampled = 0;
         for partition in 0..self.partitions() {
             if self.partition_len(database, partition) == 0 {
                 continue;
@@ -42,9 +42,9 @@ impl Keyspace {
             usage.table_bytes += table.memory();
             usage.slots += table.capacity();
             usage.segments += table.segment_count();
-            seen += 1;
+            sampled += 1;
         }
-        let scale = |sum: usize| (sum * usage.partitions).checked_div(seen).unwrap_or(0);
+        let scale = |sum: usize| (sum * usage.partitions).checked_div(sampled).unwrap_or(0);
         Usage {
             table_bytes: scale(usage.table_bytes),
             slots: scale(usage.slots),
@@ -120,10 +120,10 @@ mod tests {
         fill(keyspace, 4000);
         let all = keyspace.usage(0);
         let held = keyspace.lock_one(keyspace.address(0, keyspace.key(b"0")));
-        let seen = keyspace.usage(0);
+        let sampled = keyspace.usage(0);
         drop(held);
-        assert_eq!(seen.keys, 4000);
-        assert!(seen.slots * 2 > all.slots && seen.slots < all.slots * 2, "{} of {}", seen.slots, all.slots);
+        assert_eq!(sampled.keys, 4000);
+        assert!(sampled.slots * 2 > all.slots && sampled.slots < all.slots * 2, "{} of {}", sampled.slots, all.slots);
     }
 
     #[test]

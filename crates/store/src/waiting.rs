@@ -111,10 +111,10 @@ impl Queues {
         if kind.is_none() && queue.woken_by_deletion == 0 {
             return None;
         }
-        let wanted = |waiter: &&Arc<Waiter>| {
+        let is_eligible = |waiter: &&Arc<Waiter>| {
             (kind == Some(waiter.kind) || waiter.wakes_on_deletion) && !skipped_groups.contains(&waiter.group)
         };
-        queue.waiters.range(after + 1..).map(|(_, waiter)| waiter).find(wanted).cloned()
+        queue.waiters.range(after + 1..).map(|(_, waiter)| waiter).find(is_eligible).cloned()
     }
 }
 

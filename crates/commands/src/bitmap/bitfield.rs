@@ -93,10 +93,10 @@ fn find_keys(args: Args<'_>) -> Option<KeyPositions> {
 fn only_reads(args: Args<'_>) -> bool {
     let mut index = 2;
     while let Some(word) = args.get(index) {
-        let behind = args.len() - index - 1;
-        if word.eq_ignore_ascii_case(b"get") && behind >= 2 {
+        let remaining = args.len() - index - 1;
+        if word.eq_ignore_ascii_case(b"get") && remaining >= 2 {
             index += 3;
-        } else if word.eq_ignore_ascii_case(b"overflow") && behind >= 1 {
+        } else if word.eq_ignore_ascii_case(b"overflow") && remaining >= 1 {
             index += 2;
         } else {
             return false;
@@ -150,8 +150,8 @@ fn parse(cx: &Context<'_>, args: Args<'_>) -> Result<Operations, Error> {
     let mut overflow = Overflow::Wrap;
     let mut index = 2;
     while let Some(word) = args.get(index) {
-        let behind = args.len() - index - 1;
-        let is = |name: &[u8], operands| word.eq_ignore_ascii_case(name) && behind >= operands;
+        let remaining = args.len() - index - 1;
+        let is = |name: &[u8], operands| word.eq_ignore_ascii_case(name) && remaining >= operands;
         if is(b"overflow", 1) {
             overflow = Overflow::parse(&args[index + 1]).ok_or(BAD_OVERFLOW)?;
             index += 2;

@@ -68,8 +68,8 @@ impl Edges {
 pub fn count(bytes: &[u8], range: Range<u64>) -> u64 {
     let Some(edges) = Edges::new(&range) else { return 0 };
     let before = bytes[edges.first] & !edges.first_mask;
-    let behind = bytes[edges.last] & !edges.last_mask;
-    let outside = before.count_ones() + behind.count_ones();
+    let after = bytes[edges.last] & !edges.last_mask;
+    let outside = before.count_ones() + after.count_ones();
     count_all(&bytes[edges.first..=edges.last]) - u64::from(outside)
 }
 

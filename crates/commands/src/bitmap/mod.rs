@@ -188,8 +188,8 @@ fn bitpos(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let position = read(&mut cx.db, key, |string| {
         let range = bounds.bits(string);
         // Without an end, the string is treated as followed by clear bits.
-        let behind = (!bit && bounds.end.is_none() && !range.is_empty()).then_some(range.end);
-        bits::find(string, range, bit).or(behind).map_or(-1, |position| position as i64)
+        let after = (!bit && bounds.end.is_none() && !range.is_empty()).then_some(range.end);
+        bits::find(string, range, bit).or(after).map_or(-1, |position| position as i64)
     })?;
     cx.reply.int(position.unwrap_or(if bit { -1 } else { 0 }));
     Ok(())

@@ -359,7 +359,7 @@ fn find<'a>(set: &'a SortedSet, shape: &Shape, centre: Place, options: &Options)
     let mut found = Vec::new();
     for cell in shape.cells(centre) {
         let scores = cell.scores();
-        let cut = |score| Cut::Score { score, behind: false };
+        let cut = |score| Cut::Score { score, after: false };
         for (member, score) in set.range(set.ranks(&cut(scores.start), &cut(scores.end))) {
             if found.len() >= enough {
                 break;

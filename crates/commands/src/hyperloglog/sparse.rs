@@ -206,19 +206,19 @@ impl Replacement {
 
     /// The opcodes for the run of `located` with the register at `mark.index` set to `mark.count`.
     fn splitting(located: &Located, mark: Mark) -> Replacement {
-        let (ahead, behind) =
+        let (before, after) =
             (mark.index - located.here.first, located.here.first + located.run.span() - 1 - mark.index);
         let part = |len| match located.run {
             Run::Values { value, .. } => Run::Values { value, len },
             _ => Run::zeros(len),
         };
         let mut replacement = Replacement::default();
-        if ahead > 0 {
-            replacement.push(part(ahead));
+        if before > 0 {
+            replacement.push(part(before));
         }
         replacement.push(Run::Values { value: mark.count, len: 1 });
-        if behind > 0 {
-            replacement.push(part(behind));
+        if after > 0 {
+            replacement.push(part(after));
         }
         replacement
     }

@@ -11,7 +11,7 @@ pub fn scores<'a>(min: &[u8], max: &[u8]) -> Result<Range<Cut<'a>>, Error> {
     const NOT_FLOAT: Error = Error::text("ERR min or max is not a float");
     let (min, min_excluded) = score(min).ok_or(NOT_FLOAT)?;
     let (max, max_excluded) = score(max).ok_or(NOT_FLOAT)?;
-    Ok(Cut::Score { score: min, behind: min_excluded }..Cut::Score { score: max, behind: !max_excluded })
+    Ok(Cut::Score { score: min, after: min_excluded }..Cut::Score { score: max, after: !max_excluded })
 }
 
 /// Parses a score, and whether it is excluded. As in Valkey, this is more lenient than for scores to store: an empty
@@ -39,8 +39,8 @@ fn member(text: &[u8], is_min: bool) -> Option<Cut<'_>> {
     match text {
         b"-" => Some(Cut::Start),
         b"+" => Some(Cut::End),
-        [b'[', member @ ..] => Some(Cut::Member { member, behind: !is_min }),
-        [b'(', member @ ..] => Some(Cut::Member { member, behind: is_min }),
+        [b'[', member @ ..] => Some(Cut::Member { member, after: !is_min }),
+        [b'(', member @ ..] => Some(Cut::Member { member, after: is_min }),
         _ => None,
     }
 }
@@ -51,13 +51,13 @@ mod tests {
 
     #[test]
     fn score_bounds_may_be_exclusive_or_infinite() {
-        let behind = |score| Cut::Score { score, behind: true };
-        let before = |score| Cut::Score { score, behind: false };
-        assert_eq!(scores(b"1", b"2.5"), Ok(before(1.0)..behind(2.5)));
-        assert_eq!(scores(b"(1", b"(2"), Ok(behind(1.0)..before(2.0)));
-        assert_eq!(scores(b"-inf", b"+INF"), Ok(before(f64::NEG_INFINITY)..behind(f64::INFINITY)));
+        let after = |score| Cut::Score { score, after: true };
+        let before = |score| Cut::Score { score, after: false };
+        assert_eq!(scores(b"1", b"2.5"), Ok(before(1.0)..after(2.5)));
+        assert_eq!(scores(b"(1", b"(2"), Ok(after(1.0)..before(2.0)));
+        assert_eq!(scores(b"-inf", b"+INF"), Ok(before(f64::NEG_INFINITY)..after(f64::INFINITY)));
         assert_eq!(scores(b"", b"("), Ok(before(0.0)..before(0.0)));
-        assert_eq!(scores(b"1e400", b"5\0x"), Ok(before(f64::INFINITY)..behind(5.0)));
+        assert_eq!(scores(b"1e400", b"5\0x"), Ok(before(f64::INFINITY)..after(5.0)));
         for wrong in ["x", "nan", "((1", "1 ", " 1", "[1", "1x"] {
             assert!(scores(wrong.as_bytes(), b"1").is_err() && scores(b"1", wrong.as_bytes()).is_err(), "{wrong}");
         }
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn lex_bounds_state_whether_they_are_inclusive() {
-        let cut = |member, behind| Cut::Member { member, behind };
+        let cut = |member, after| Cut::Member { member, after };
         assert_eq!(members(b"-", b"+"), Ok(Cut::Start..Cut::End));
         assert_eq!(members(b"+", b"-"), Ok(Cut::End..Cut::Start));
         assert_eq!(members(b"[a", b"[b"), Ok(cut(b"a", false)..cut(b"b", true)));

@@ -146,11 +146,11 @@ impl<'a> Request<'a> {
         if request.keys_at == 0 {
             return Err(Error::SYNTAX);
         }
-        let behind = args.len() - request.keys_at;
-        if !behind.is_multiple_of(2) {
+        let remaining = args.len() - request.keys_at;
+        if !remaining.is_multiple_of(2) {
             return Err(unbalanced(with_group));
         }
-        request.len = behind / 2;
+        request.len = remaining / 2;
         if with_group && request.member.is_none() {
             return Err(Error::text("ERR Missing GROUP option for XREADGROUP"));
         }

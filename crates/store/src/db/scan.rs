@@ -45,19 +45,19 @@ impl Db<'_> {
     }
 
     /// Scans from `cursor` on, over at least `count` keys or all that remain, and returns the next cursor; 0 when done.
-    /// Of the keys for which `wanted` returns true, visits those that have not expired, and deletes the others unless
+    /// Of the keys for which `filter` returns true, visits those that have not expired, and deletes the others unless
     /// they must be kept. Partitions are locked one at a time, so the command must hold no locks, or the global lock.
     pub fn scan(
         &mut self,
         cursor: u64,
         count: usize,
-        mut wanted: impl FnMut(&Entry<'_>) -> bool,
+        mut filter: impl FnMut(&Entry<'_>) -> bool,
         mut visit: impl FnMut(Entry<'_>),
     ) -> u64 {
         let keyspace = self.keyspace();
         let partitions = keyspace.partitions();
         let (mut partition, mut position) = decode_cursor(cursor, partitions);
-        let mut seen = 0;
+        let mut visited = 0;
         let mut due = Vec::new();
         // Empty buckets count too: on a sparse table, the call ends
         // after a bounded amount of work, not only after `count` keys.
@@ -67,7 +67,7 @@ impl Db<'_> {
                 (partition, position) = (partition + 1, 0);
                 continue;
             }
-            if seen >= count || buckets == 0 {
+            if visited >= count || buckets == 0 {
                 return encode_cursor(partition, position, partitions);
             }
             buckets -= 1;
@@ -75,8 +75,8 @@ impl Db<'_> {
             let env = &mut self.env;
             let next = self.locked.visit(address, |partition| {
                 let next = partition.scan(position, |entry| {
-                    seen += 1;
-                    if wanted(&entry) {
+                    visited += 1;
+                    if filter(&entry) {
                         if !env.hides(&entry) {
                             visit(entry);
                         } else if env.when_expired == WhenExpired::Drop {

@@ -124,8 +124,8 @@ impl Locked {
     pub fn expired_since_watch(&self, number: usize, key: Key<'_>, watcher: &Arc<Watcher>, now_ms: i64) -> bool {
         let partition = self.partition(self.keyspace.address(number, key));
         let watches = partition.observers().map_or(&[][..], |observers| observers.watchers.of(key.bytes));
-        let news = watches.iter().any(|watch| Arc::ptr_eq(&watch.watcher, watcher) && !watch.stale);
-        news && self.has_expired(number, key, now_ms)
+        let was_live_when_watched = watches.iter().any(|watch| Arc::ptr_eq(&watch.watcher, watcher) && !watch.stale);
+        was_live_when_watched && self.has_expired(number, key, now_ms)
     }
 
     /// Whether a key exists but has expired.

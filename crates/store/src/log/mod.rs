@@ -114,8 +114,8 @@ impl WriteLog {
         }
         let (first, last) = batch.databases;
         // An AOF-only record needs log bytes after it, or followers would not look for it; EXEC provides them.
-        let together = batch.record_count > 1 || !aof_only.is_empty();
-        if together {
+        let needs_transaction = batch.record_count > 1 || !aof_only.is_empty();
+        if needs_transaction {
             inner.push(b"*1\r\n$5\r\nMULTI\r\n");
         }
         if inner.selected != Some(first) {
@@ -132,7 +132,7 @@ impl WriteLog {
             inner.add_aof_only(start + *place as u64, records);
         }
         inner.push(batch.records);
-        if together {
+        if needs_transaction {
             inner.push(b"*1\r\n$4\r\nEXEC\r\n");
         }
         self.publish(&inner);

@@ -37,7 +37,7 @@ impl Capture {
     /// Elements before this position have yet to be visited.
     fn frontier(&self) -> Cut<'_> {
         match &self.last {
-            Some((score, member)) => Cut::Element { score: *score, member, behind: false },
+            Some((score, member)) => Cut::Element { score: *score, member, after: false },
             None => Cut::End,
         }
     }
@@ -45,7 +45,7 @@ impl Capture {
     /// Must be called before an element changes or is removed.
     #[cold]
     pub fn before_change(&mut self, element: Element) {
-        if self.frontier().is_behind(element) && !self.changed.remove(&address(element)) {
+        if self.frontier().precedes_cut(element) && !self.changed.remove(&address(element)) {
             self.take(element);
         }
     }
@@ -53,7 +53,7 @@ impl Capture {
     /// An element was added, or its score changed.
     #[cold]
     pub fn changed(&mut self, element: Element) {
-        if self.frontier().is_behind(element) {
+        if self.frontier().precedes_cut(element) {
             self.changed.insert(address(element));
         }
     }

@@ -88,7 +88,7 @@ pub(super) fn find_cut(view: View<'_>, from: usize, cut: &Cut<'_>) -> (usize, Op
 
 /// Adds a member, which must be absent.
 pub(super) fn insert(listpack: &mut Listpack, member: &[u8], score: f64) {
-    let cut = Cut::Element { score, member, behind: false };
+    let cut = Cut::Element { score, member, after: false };
     let view = listpack.view();
     // Elements are often added in order.
     let at_tail = view.seek(-2).is_none_or(|last| is_before(view, last, &cut));
@@ -99,7 +99,7 @@ pub(super) fn insert(listpack: &mut Listpack, member: &[u8], score: f64) {
 /// Changes the score of the member at a position.
 pub(super) fn rescore(listpack: &mut Listpack, at: At, member: &[u8], score: f64) {
     let view = listpack.view();
-    let cut = Cut::Element { score, member, behind: false };
+    let cut = Cut::Element { score, member, after: false };
     let previous = view.prev(at).and_then(|score| view.prev(score));
     let stays = previous.is_none_or(|previous| is_before(view, previous, &cut))
         && !next(view, at).is_some_and(|next| is_before(view, next, &cut));

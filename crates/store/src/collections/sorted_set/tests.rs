@@ -62,7 +62,7 @@ impl Both {
     fn check_scores_between(&self, low: f64, high: f64) {
         for (behind_low, behind_high) in [(false, false), (false, true), (true, false), (true, true)] {
             let (from, to) =
-                (Cut::Score { score: low, behind: behind_low }, Cut::Score { score: high, behind: behind_high });
+                (Cut::Score { score: low, after: behind_low }, Cut::Score { score: high, after: behind_high });
             let listed: Vec<_> = self.set.range(self.set.ranks(&from, &to)).map(owned).collect();
             let above = |score: f64| if behind_low { score > low } else { score >= low };
             let below = |score: f64| if behind_high { score <= high } else { score < high };
@@ -198,16 +198,16 @@ proptest! {
         members in prop::collection::btree_set("[a-c]{0,4}", 0..60),
         low in "[a-c]{0,4}",
         high in "[a-c]{0,4}",
-        behind in any::<(bool, bool)>(),
+        after in any::<(bool, bool)>(),
     ) {
         for limits in [LIMITS, SMALL_ONLY] {
             let mut set = SortedSet::new();
             members.iter().for_each(|member| assert_eq!(set.insert(member.as_bytes(), 3.0, limits), Change::Added));
-            let from = Cut::Member { member: low.as_bytes(), behind: behind.0 };
-            let to = Cut::Member { member: high.as_bytes(), behind: behind.1 };
+            let from = Cut::Member { member: low.as_bytes(), after: after.0 };
+            let to = Cut::Member { member: high.as_bytes(), after: after.1 };
             let within = |member: &&String| {
-                (if behind.0 { **member > low } else { **member >= low })
-                    && (if behind.1 { **member <= high } else { **member < high })
+                (if after.0 { **member > low } else { **member >= low })
+                    && (if after.1 { **member <= high } else { **member < high })
             };
             let expected: Vec<_> = members.iter().filter(within).map(|m| (m.clone().into_bytes(), 3.0)).collect();
             prop_assert_eq!(set.range(set.ranks(&from, &to)).map(owned).collect::<Vec<_>>(), expected);

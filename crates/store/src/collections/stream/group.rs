@@ -173,7 +173,7 @@ impl Group {
         if let Err((fresh, present)) = self.pending.insert(id, fresh) {
             let before = std::mem::replace(present, fresh).consumer;
             if before != consumer {
-                self.remove_from_owner(id, before);
+                self.remove_from_consumer(id, before);
                 self.own(id, consumer);
             }
         } else {
@@ -189,7 +189,7 @@ impl Group {
         let Some(pending) = self.pending.get_mut(id) else { return };
         let before = std::mem::replace(&mut pending.consumer, consumer);
         if before != consumer {
-            self.remove_from_owner(id, before);
+            self.remove_from_consumer(id, before);
             self.own(id, consumer);
         }
     }
@@ -198,7 +198,7 @@ impl Group {
     #[inline]
     pub fn forget(&mut self, id: Id) -> bool {
         let Some(pending) = self.pending.remove(id) else { return false };
-        self.remove_from_owner(id, pending.consumer);
+        self.remove_from_consumer(id, pending.consumer);
         true
     }
 
@@ -211,7 +211,7 @@ impl Group {
     }
 
     #[inline]
-    fn remove_from_owner(&mut self, id: Id, consumer: ConsumerId) {
+    fn remove_from_consumer(&mut self, id: Id, consumer: ConsumerId) {
         if let Some(consumer) = self.consumer_mut(consumer) {
             consumer.pending.remove(id);
         }

@@ -94,13 +94,13 @@ fn first_pair(bytes: &[u8]) -> Option<((Str<'_>, Str<'_>), &[u8])> {
     Some(((first, second), rest.get(len..)?))
 }
 
-/// The offset of the pair for which `is_it` returns true, given the bytes from its first element on.
+/// The offset of the pair for which `is_key` returns true, given the bytes from its first element on.
 #[inline]
-fn find_in(block: &[u8], is_it: impl Fn(&[u8]) -> bool) -> Option<usize> {
+fn find_in(block: &[u8], is_key: impl Fn(&[u8]) -> bool) -> Option<usize> {
     let mut offset = 0;
     while offset < block.len() {
         let inner = &block[offset..];
-        if is_it(inner) {
+        if is_key(inner) {
             return Some(offset);
         }
         let second = known_len(inner);
@@ -238,15 +238,15 @@ impl Pairs {
     }
 
     #[inline]
-    fn find_with(&self, is_it: impl Fn(&[u8]) -> bool) -> Option<Place> {
+    fn find_with(&self, is_key: impl Fn(&[u8]) -> bool) -> Option<Place> {
         for block in self.blocks.iter().take(BLOCKS_INLINE) {
             (0..LINES_AHEAD).for_each(|line| prefetch_address(block.address().wrapping_add(64 * line)));
         }
-        if let Some(offset) = find_in(self.first(), &is_it) {
+        if let Some(offset) = find_in(self.first(), &is_key) {
             return Some(Place { block: 0, offset });
         }
         let mut others = self.blocks.iter().zip(1..);
-        others.find_map(|(own, block)| Some(Place { block, offset: find_in(content(own), &is_it)? }))
+        others.find_map(|(own, block)| Some(Place { block, offset: find_in(content(own), &is_key)? }))
     }
 
     /// The pair at an index.

@@ -144,7 +144,7 @@ impl Tree {
 
     /// Number of elements before an existing one.
     pub fn rank_of(&self, element: Element) -> usize {
-        let (cut, mut before) = (Cut::behind(element), 0);
+        let (cut, mut before) = (Cut::after_element(element), 0);
         let Some(leaf) = self.descend(|inner| {
             let child = inner.child_of(&cut);
             before += inner.count_before(child);
@@ -255,8 +255,8 @@ impl Tree {
         let here = Position { leaf, index };
         let member = element.member();
         let is_after = |at: Position| {
-            let cut = Cut::Element { score, member, behind: false };
-            cut.is_behind(self.get(at))
+            let cut = Cut::Element { score, member, after: false };
+            cut.precedes_cut(self.get(at))
         };
         let stays = self.previous(here).is_none_or(is_after) && !self.next(here).is_some_and(is_after);
         if stays {
@@ -339,7 +339,7 @@ impl Tree {
 
     /// The position of an existing element: the path to its leaf, and its index there.
     fn locate(&self, element: Element) -> (Path, NonNull<Leaf>, usize) {
-        let cut = Cut::behind(element);
+        let cut = Cut::after_element(element);
         let (path, Some(leaf)) = self.path(|inner| inner.child_of(&cut)) else {
             unreachable!("a tree with an element has a root");
         };
@@ -453,17 +453,17 @@ impl Tree {
         let Some((parent, at)) = path.last_mut() else { return };
         let (parent, node) = (*parent, self.inner(*parent));
         let before = at.checked_sub(1).map(|left| node.count(left));
-        let behind = (*at + 1 < node.len()).then(|| node.count(*at + 1));
+        let after = (*at + 1 < node.len()).then(|| node.count(*at + 1));
         let mut elements: SmallVec<[Element; 2 * LEAF + 1]> = SmallVec::from_slice(self.leaf(leaf).elements());
         elements.insert(index, element);
-        let left = match (before, behind) {
+        let left = match (before, after) {
             (None, None) => {
                 let (low, high) = elements.split_at(elements.len() / 2);
                 self.leaf_mut(leaf).fill(low);
                 let added = self.new_leaf_after(leaf, high);
                 return self.attach(path, Child { first: high[0], node: added.cast(), count: high.len() });
             }
-            (Some(before), behind) if behind.is_none_or(|behind| before <= behind) => {
+            (Some(before), after) if after.is_none_or(|after| before <= after) => {
                 *at -= 1;
                 let left = node.child(*at).cast();
                 elements.insert_from_slice(0, self.leaf(left).elements());

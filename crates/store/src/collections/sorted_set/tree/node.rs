@@ -85,10 +85,10 @@ impl Leaf {
         let elements = self.elements();
         let pivots = elements.iter().skip(GROUP - 1).step_by(GROUP);
         pivots.clone().for_each(|pivot| pivot.prefetch());
-        let start = GROUP * pivots.take_while(|pivot| cut.is_behind(**pivot)).count();
+        let start = GROUP * pivots.take_while(|pivot| cut.precedes_cut(**pivot)).count();
         let group = &elements[start..elements.len().min(start + GROUP)];
         group.iter().for_each(|element| element.prefetch());
-        start + group.iter().take_while(|element| cut.is_behind(**element)).count()
+        start + group.iter().take_while(|element| cut.precedes_cut(**element)).count()
     }
 
     /// Records the new address of the element at an index.
@@ -209,13 +209,13 @@ impl Inner {
         let below = |at: f64| scores.iter().map(|score| usize::from(*score < at)).sum::<usize>();
         let up_to = |at: f64| scores.iter().map(|score| usize::from(*score <= at)).sum::<usize>();
         let tied = |range: std::ops::Range<usize>| {
-            range.start + separators[range].partition_point(|separator| cut.is_behind(*separator))
+            range.start + separators[range].partition_point(|separator| cut.precedes_cut(*separator))
         };
         match *cut {
             Cut::Start => 0,
             Cut::End => self.len - 1,
-            Cut::Score { score, behind: false } => below(score),
-            Cut::Score { score, behind: true } => up_to(score),
+            Cut::Score { score, after: false } => below(score),
+            Cut::Score { score, after: true } => up_to(score),
             Cut::Member { .. } => tied(0..separators.len()),
             Cut::Element { score, .. } => tied(below(score)..up_to(score)),
         }

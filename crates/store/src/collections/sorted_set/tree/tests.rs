@@ -70,9 +70,9 @@ impl Both {
         for (rank, ((score, member), element)) in self.model.iter().enumerate().step_by(step) {
             assert_eq!(self.tree.rank_of(*element), rank);
             assert_eq!(self.tree.at(rank).map(|at| self.tree.get(at)), Some(*element));
-            let cut = Cut::Element { score: *score as f64, member, behind: true };
+            let cut = Cut::Element { score: *score as f64, member, after: true };
             assert_eq!((self.tree.rank(&Cut::of(*element)), self.tree.rank(&cut)), (rank, rank + 1));
-            let score_cut = |behind| self.tree.rank(&Cut::Score { score: *score as f64, behind });
+            let score_cut = |after| self.tree.rank(&Cut::Score { score: *score as f64, after });
             let below = self.model.range(..(*score, Vec::new())).count();
             let up_to = self.model.range(..(*score + 1, Vec::new())).count();
             assert_eq!((score_cut(false), score_cut(true)), (below, up_to));
