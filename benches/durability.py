@@ -132,12 +132,12 @@ def follow(server, ready):
     client = read_everything(server)
     client.socket.settimeout(None)
     ready.set()
-    received, told = 0, 0
+    received, acknowledged_at = 0, 0
     buffer = bytearray(1 << 20)
     while True:
-        if time.monotonic() > told + 1:
+        if time.monotonic() > acknowledged_at + 1:
             client.send(encode([b"REPLCONF", b"ACK", b"%d" % received]))
-            told = time.monotonic()
+            acknowledged_at = time.monotonic()
         received += client.socket.recv_into(buffer)
 
 

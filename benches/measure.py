@@ -50,9 +50,9 @@ class Server:
     def __init__(self, program, *args, cores):
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
-        self.folder = tempfile.TemporaryDirectory()
+        self.directory = tempfile.TemporaryDirectory()
         words = [program, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "",
-                 "--dir", self.folder.name, *args]
+                 "--dir", self.directory.name, *args]
         self.process = subprocess.Popen(words, stdout=subprocess.DEVNULL, preexec_fn=lambda: pin(*cores))
 
     def __enter__(self):
@@ -69,7 +69,7 @@ class Server:
     def __exit__(self, *_):
         self.process.kill()
         self.process.wait()
-        self.folder.cleanup()
+        self.directory.cleanup()
 
     def cpu(self):
         """User and system time of the server in seconds."""

@@ -76,9 +76,9 @@ def main():
 def report(title, spent):
     all_us = {who: statistics.median(sum(both) for both in rounds) for who, rounds in spent.items()}
     user_us = {who: statistics.median(user for user, _ in rounds) for who, rounds in spent.items()}
-    told = "; ".join(f"{who} {all_us[who]:.2f} ({user_us[who]:.2f} user)" for who in spent)
+    summary = "; ".join(f"{who} {all_us[who]:.2f} ({user_us[who]:.2f} user)" for who in spent)
     print(
-        f"{title}: {told}; Kvick is {all_us['Valkey'] / all_us['Kvick']:.1f} times as fast, "
+        f"{title}: {summary}; Kvick is {all_us['Valkey'] / all_us['Kvick']:.1f} times as fast, "
         f"{user_us['Valkey'] / user_us['Kvick']:.1f} in user time",
         flush=True,
     )

@@ -25,16 +25,16 @@ CASES = [(1, 100, 100_000), (16, 100, 1_000_000), (1, 16_384, 50_000), (16, 16_3
 KEYS = 1000
 
 
-def make_certificates(folder):
+def make_certificates(directory):
     """Creates a certificate authority and one certificate for both sides."""
     def openssl(*words):
-        subprocess.run(["openssl", *words], cwd=folder, check=True, stdout=subprocess.DEVNULL,
+        subprocess.run(["openssl", *words], cwd=directory, check=True, stdout=subprocess.DEVNULL,
                        stderr=subprocess.DEVNULL)
 
     openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "ca.key", "-out", "ca.crt", "-days", "2",
             "-subj", "/CN=authority")
     openssl("req", "-newkey", "rsa:2048", "-nodes", "-keyout", "own.key", "-out", "own.csr", "-subj", "/CN=localhost")
-    (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+    (directory / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
     openssl("x509", "-req", "-in", "own.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2",
             "-extfile", "names", "-out", "own.crt")
 
@@ -50,9 +50,9 @@ def free_port():
 
 
 @contextlib.contextmanager
-def serve(program, folder):
+def serve(program, directory):
     """Starts a server with TLS; yields it with the connection options for valkey-benchmark."""
-    files = {name: str(folder / file) for name, file in [("ca", "ca.crt"), ("cert", "own.crt"), ("key", "own.key")]}
+    files = {name: str(directory / file) for name, file in [("ca", "ca.crt"), ("cert", "own.crt"), ("key", "own.key")]}
     port = free_port()
     settings = ["--tls-port", port, "--tls-cert-file", files["cert"], "--tls-key-file", files["key"],
                 "--tls-ca-cert-file", files["ca"], "--io-threads", "1"]
@@ -60,9 +60,9 @@ def serve(program, folder):
         yield server, ["-p", port, "--tls", "--cacert", files["ca"], "--cert", files["cert"], "--key", files["key"]]
 
 
-def measure(program, folder, command, depth, size, requests):
+def measure(program, directory, command, depth, size, requests):
     """User and system time in microseconds per request."""
-    with serve(program, folder) as (server, reach):
+    with serve(program, directory) as (server, reach):
         def load(test, count):
             words = [generator(), *reach, "-c", "50", "-P", str(depth), "-d", str(size), "-r", str(KEYS), "-t", test,
                      "-n", str(count), "-q"]
@@ -78,19 +78,20 @@ def main():
     servers = [kvick(), valkey()]
     print("| command | pipelined | bytes | Kvick | Valkey | Kvick / Valkey, all CPU |")
     with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
-        make_certificates(folder)
+        directory = pathlib.Path(name)
+        make_certificates(directory)
         for depth, size, requests in CASES:
             for command in ("set", "get"):
-                taken = [[measure(program, folder, command, depth, size, requests) for program in servers]
+                taken = [[measure(program, directory, command, depth, size, requests) for program in servers]
                          for _ in range(rounds)]
                 medians = []
                 for at in range(len(servers)):
                     user, system = (statistics.median(taken[round][at][kind] for round in range(rounds))
                                     for kind in (0, 1))
                     medians.append((user + system, f"{user + system:.2f} ({user:.2f}+{system:.2f})"))
-                (ours, told), (theirs, shown) = medians
-                print(f"| {command.upper()} | {depth} | {size} | {told} | {shown} | {ours / theirs:.2f} |", flush=True)
+                (ours, ours_text), (theirs, theirs_text) = medians
+                cells = [command.upper(), depth, size, ours_text, theirs_text, f"{ours / theirs:.2f}"]
+                print(f"| {' | '.join(map(str, cells))} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -69,8 +69,8 @@ def main():
     print("CPU us per entry added and delivered (user + system)")
     for waiting in WAITING:
         spent = {who: measure(program, waiting, entries) for who, program in programs.items()}
-        told = "; ".join(f"{who} {user:.1f} + {system:.1f}" for who, (user, system) in spent.items())
-        print(f"{waiting} blocked consumers: {told}", flush=True)
+        summary = "; ".join(f"{who} {user:.1f} + {system:.1f}" for who, (user, system) in spent.items())
+        print(f"{waiting} blocked consumers: {summary}", flush=True)
 
 
 main()

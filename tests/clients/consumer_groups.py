@@ -38,7 +38,7 @@ class Group:
     def note(self, reply):
         """Counts the delivered entries and returns their IDs."""
         streams = reply.items() if isinstance(reply, dict) else reply or []
-        entries = [entry for _, told in streams for entry in flat(told)]
+        entries = [entry for _, wrapped in streams for entry in flat(wrapped)]
         with self.lock:
             for _, fields in entries:
                 self.deliveries[int(fields[b"n"])] += 1
@@ -57,9 +57,9 @@ class Group:
             raise SystemExit(f"{self.name}: {self.acknowledged} acknowledged, {pending} pending")
 
 
-def flat(told):
+def flat(entries):
     """The entries of a stream; with RESP3 the libraries wrap them in another list."""
-    return told[0] if told and isinstance(told[0], list) else told
+    return entries[0] if entries and isinstance(entries[0], list) else entries
 
 
 def wait(client, group, consumer):

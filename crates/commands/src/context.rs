@@ -58,10 +58,10 @@ pub struct Block {
     pub kind: Kind,
     /// Whether to run again also if the key is deleted or changes to another kind (XREADGROUP, which then replies with
     /// an error).
-    pub heeds_loss: bool,
+    pub wakes_on_deletion: bool,
     /// Blocked commands with the same number other than 0 wait for the same thing on their keys: if one of them finds
     /// nothing, the others are not tried (the members of a consumer group).
-    pub rivals: u64,
+    pub group: u64,
     /// Unix time in ms of the timeout; `None` for no timeout. Ignored if a command blocks again.
     pub until_ms: Option<i64>,
     /// The command to run again, if it differs from the original (XREAD with `$`). Its keys have the same indices.

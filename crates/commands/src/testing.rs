@@ -26,7 +26,7 @@ pub struct Bench {
     /// The protocol version of replies.
     pub version: Version,
     /// The classes of events to record: all except `keymiss`, unless a test needs it.
-    pub heard: EventClass,
+    pub event_mask: EventClass,
     /// Hits and misses.
     pub counters: Counters,
     /// The remark of the last command for the log.
@@ -50,7 +50,7 @@ impl Bench {
             settings: Settings::default(),
             now_ms: 1_700_000_000_000,
             version: Version::Resp2,
-            heard: EventClass::all() - EventClass::KEY_MISS,
+            event_mask: EventClass::all() - EventClass::KEY_MISS,
             counters: Counters::default(),
             remark: None,
             commands: families.to_vec(),
@@ -96,7 +96,7 @@ impl Bench {
         access.lfu = self.settings.lfu;
         access.set_now(self.now_ms);
         let mut out = Vec::new();
-        self.effects.begin(self.keyspace.log.has_readers(), self.heard, self.database);
+        self.effects.begin(self.keyspace.log.has_readers(), self.event_mask, self.database);
         let env = Env::command(self.now_ms, &access, &self.counters, &mut self.effects)
             .touch(self.touch)
             .lazy_expire(self.settings.lazy_expire)

@@ -36,7 +36,7 @@ pub struct Extras<'a> {
 /// The settings to append if the file does not have them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Add {
-    /// Those that differ from their defaults.
+    /// Settings that differ from their defaults.
     Changed,
     /// All that a line can express.
     All,
@@ -282,7 +282,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("kvick.conf");
         rewrite(&path, values, Extras::default(), add).unwrap();
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing else is left in the folder");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing else is left in the directory");
         let sources = Sources { file: Some(path), ..Sources::default() };
         load(&sources, &mut io::empty(), &mut |_| Ok(())).unwrap().values
     }

@@ -256,7 +256,7 @@ impl Core {
     pub fn notified_classes(&self, named: EventClass) -> EventClass {
         let no_events = named.is_empty() || !self.pubsub.directory().has_listeners();
         let notified_classes = if no_events { EventClass::empty() } else { named };
-        notified_classes | self.keyspace.tracking.heard()
+        notified_classes | self.keyspace.tracking.event_mask()
     }
 
     /// The configuration generation, which changes with every change of a setting.

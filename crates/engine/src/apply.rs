@@ -53,7 +53,7 @@ impl Applier {
     pub fn new(server: &'static Services, participant: Participant) -> Self {
         let worker = server.workers();
         let mut engine = Engine::new(server, Executor::Replication, server.stats[worker].clone(), participant);
-        engine.effects().repeat_others();
+        engine.effects().relay_only();
         Applier {
             engine,
             client: primary(0, worker, &Endpoints::default()),
@@ -87,14 +87,14 @@ impl Applier {
         };
         let has = |flag| matches!(resolved, ResolvedCommand::For(command, _) if command.spec.flags.contains(flag));
         let replica_only = self.client.transaction.is_none() && has(Flags::REPLICAS_ONLY);
-        self.engine.effects().repeat(bytes, replica_only);
+        self.engine.effects().relay(bytes, replica_only);
         while let Outcome::BlockedByScript | Outcome::Again = self.execute(args, resolved) {
             self.wait_for_script()?;
         }
         if self.client.fate == Fate::Close {
             // The link is about to be closed and the request was not executed: it is not appended to the log and will
             // be sent again.
-            self.engine.effects().repeat_others();
+            self.engine.effects().relay_only();
             return Err(Superseded);
         }
         self.engine.server.replication.upstream.database.store(self.client.db, Ordering::Relaxed);
@@ -155,7 +155,7 @@ impl Applier {
         }
         if self.engine.server.replication.upstream.generation() != self.generation {
             // A request that was not executed is not appended to the log either.
-            self.engine.effects().repeat_others();
+            self.engine.effects().relay_only();
             return Err(Superseded);
         }
         Ok(())

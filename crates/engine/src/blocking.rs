@@ -135,7 +135,7 @@ impl Engine {
         locked: &mut Locked,
     ) -> Arc<Waiter> {
         let request = block.rewritten.unwrap_or_else(|| OwnedArgs::from(invocation.args));
-        let (kind, heeds_loss, rivals) = (block.kind, block.heeds_loss, block.rivals);
+        let (kind, wakes_on_deletion, group) = (block.kind, block.wakes_on_deletion, block.group);
         let blocked = Blocked {
             client: client.info.clone(),
             command: invocation.command,
@@ -146,7 +146,7 @@ impl Engine {
             until_ms: block.until_ms,
             rights: client.identity.epoch(),
         };
-        let waiter = Waiter::new(kind, heeds_loss, rivals, Box::new(blocked));
+        let waiter = Waiter::new(kind, wakes_on_deletion, group, Box::new(blocked));
         if let Some(blocked) = Blocked::of(&waiter) {
             let keyspace = self.server.keyspace;
             blocked.keys(keyspace).for_each(|key| locked.join_queue(blocked.db, key, &waiter));
@@ -157,7 +157,7 @@ impl Engine {
     /// Serves clients blocked on keys that commands have changed. Their commands may change further awaited keys.
     /// Called within a batch and without locks.
     pub(super) fn serve_awaited(&mut self) {
-        for (db, key) in self.effects.take_awaited() {
+        for (db, key) in self.effects.take_ready_keys() {
             self.serve_key(db, &key);
         }
     }
@@ -165,16 +165,16 @@ impl Engine {
     fn serve_key(&mut self, db: usize, key: &[u8]) {
         let keyspace = self.server.keyspace;
         let key = keyspace.key(key);
-        let (mut after, mut fruitless) = (0, Vec::new());
+        let (mut after, mut exhausted_groups) = (0, Vec::new());
         loop {
             let locked = self.lock_patiently(|_| vec![keyspace.address(db, key)]);
             let kind = locked.kind_at(db, key, self.now_ms);
-            let Some(waiter) = locked.next_waiter(db, key, after, kind, &fruitless) else { return };
+            let Some(waiter) = locked.next_waiter(db, key, after, kind, &exhausted_groups) else { return };
             drop(locked);
             after = waiter.ticket();
             // If one waiter found nothing, others that look for the same need not be tried.
-            if !self.serve(&waiter) && waiter.rivals != 0 {
-                fruitless.push(waiter.rivals);
+            if !self.serve(&waiter) && waiter.group != 0 {
+                exhausted_groups.push(waiter.group);
             }
         }
     }
@@ -210,9 +210,9 @@ impl Engine {
         }
         let recipient = Recipient { info: &blocked.client, db: blocked.db, version: blocked.version };
         let call = DataCall { handler, args, hashed: &[], owned_arg: None };
-        let author = self.effects.set_author(blocked.client.noloop_author());
+        let author = self.effects.set_noloop_writer(blocked.client.noloop_id());
         let result = self.run_handler(recipient, call, &mut locked, &mut reply);
-        self.effects.set_author(author);
+        self.effects.set_noloop_writer(author);
         let invocation = Invocation { command: blocked.command, args };
         self.track_reads(&blocked.client, blocked.db, invocation, &mut locked);
         if self.block.take().is_some() {

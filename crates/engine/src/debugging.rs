@@ -23,7 +23,7 @@ use kvick_runtime::logging;
 use kvick_script::{Console, Debugger, Failure, Heard};
 use kvick_scripting::Scripting;
 use kvick_scripting::debugging::{self, Forked, Mode};
-use kvick_store::{EventClass, Reach};
+use kvick_store::{EventClass, PropagationTargets};
 use std::sync::Arc;
 
 /// The client whose EVAL is being executed, as the debugger's console.
@@ -114,7 +114,7 @@ impl Engine {
         self.runtime_config = muted;
         self.is_copy = true;
         self.effects.begin_group();
-        self.effects.set_reach(Reach::Nobody);
+        self.effects.set_propagation_targets(PropagationTargets::None);
         self.server.admission.set(Reasons::MONITORED, false);
         let mut reply = Vec::new();
         if let Err(error) = self.debug_here(client, script_call, args, context.reborrow(), &mut reply) {

@@ -197,8 +197,8 @@ impl Engine {
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
         let Recipient { info, db, version } = recipient;
-        let (heard, is_logged, flags) = (self.heard(), self.is_logged(info), info.flags());
-        self.effects.begin(is_logged, heard, db);
+        let (event_mask, is_logged, flags) = (self.event_mask(), self.is_logged(info), info.flags());
+        self.effects.begin(is_logged, event_mask, db);
         let (circumstances, when_expired) = (self.circumstances(flags), self.when_expired(info));
         let settings = &self.runtime_config.commands;
         let env = Env::command(self.now_ms, &self.access, &self.stats.keyspace, &mut self.effects);
@@ -246,8 +246,8 @@ impl Engine {
         locked: &mut Locked,
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
-        let (heard, is_logged) = (self.heard(), self.is_logged(&client.info));
-        self.effects.begin(is_logged, heard, client.db);
+        let (event_mask, is_logged) = (self.event_mask(), self.is_logged(&client.info));
+        self.effects.begin(is_logged, event_mask, client.db);
         let when_expired = self.when_expired(&client.info);
         let mut session = Session {
             server: self.server,
@@ -290,7 +290,7 @@ impl Engine {
     }
 
     /// Appends the part of the primary's current request that no handler committed: see
-    /// [`Effects::repeat`](kvick_store::Effects::repeat).
+    /// [`Effects::repeat`](kvick_store::Effects::relay).
     pub fn commit_verbatim(&mut self) {
         self.effects.commit_verbatim(&self.server.keyspace.log);
     }

@@ -257,7 +257,7 @@ impl Engine {
 
     /// The classes of keyspace events that have subscribers, and whether all changes are recorded.
     #[inline]
-    pub fn heard(&self) -> EventClass {
+    pub fn event_mask(&self) -> EventClass {
         self.server.notified_classes(self.runtime_config.notified_events)
     }
 
@@ -322,7 +322,7 @@ impl Engine {
                 client.fate = Fate::Close;
                 return self.finish(client, start, out);
             }
-            if client.tracking.is_some() && self.effects.concern_others() && !self.is_busy() {
+            if client.tracking.is_some() && self.effects.has_pending_notifications() && !self.is_busy() {
                 // Deliver invalidations of evicted keys first: the command will not read those keys.
                 self.settle_consequences();
                 client.last_command = previous;
@@ -439,7 +439,7 @@ impl Engine {
             },
             Called::Waits(waiter) => return Outcome::Waits(waiter),
         }
-        if self.effects.concern_others() {
+        if self.effects.has_pending_notifications() {
             self.settle_consequences();
         }
         self.finish(client, start, out)

@@ -247,7 +247,7 @@ impl Engine {
         let Some(policy) = self.runtime_config.eviction.policy.filter(|_| !self.runtime_config.import_mode) else {
             return Room::Nothing;
         };
-        let (heard, began) = (self.heard(), Ticks::now());
+        let (event_mask, began) = (self.event_mask(), Ticks::now());
         let time_limit = self.runtime_config.eviction.time_limit;
         let mut evicted = 0;
         let room = loop {
@@ -266,7 +266,7 @@ impl Engine {
                 access: &self.access,
                 counters: &self.stats.keyspace,
                 effects: &mut self.effects,
-                heard,
+                event_mask,
             });
             let Some(bytes) = gone else { break self.await_lazy_free(began, time_limit) };
             self.record_latency("eviction-del", key_began);
@@ -286,7 +286,7 @@ impl Engine {
 
     /// Publishes the memory taken by pending notifications.
     pub(super) fn publish_pending_notifications(&mut self) {
-        let bytes = self.effects.lost_bytes();
+        let bytes = self.effects.reclaimed_bytes();
         if bytes != self.evicting.pending_bytes {
             self.server.eviction.resize_pending_invalidations(self.evicting.pending_bytes, bytes);
             self.evicting.pending_bytes = bytes;

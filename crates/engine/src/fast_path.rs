@@ -95,8 +95,8 @@ impl Engine {
                 (FastPath::Key(index), Some(hash)) => {
                     debug_assert!(command.spec.accepts(args.len()), "looked at when it was parsed");
                     let key = Key { bytes: args.get(index).unwrap_or_default(), hash };
-                    let heard = || server.notified_classes(runtime_config.notified_events);
-                    if !context.db.begin_keyed(key, self.exclusive.as_ref(), is_logged, heard) {
+                    let event_mask = || server.notified_classes(runtime_config.notified_events);
+                    if !context.db.begin_keyed(key, self.exclusive.as_ref(), is_logged, event_mask) {
                         break;
                     }
                 }
@@ -113,7 +113,7 @@ impl Engine {
             let ticks = now.since(last);
             last = now;
             let effects = context.db.effects();
-            let (dirty, concerns_others) = (effects.dirty(), effects.concern_others());
+            let (dirty, concerns_others) = (effects.dirty(), effects.has_pending_notifications());
             stats.count(command.id, ticks, dirty, runtime_config.latency_tracking);
             if let Err(error) = result {
                 context.reply.error(error.0.as_bytes());
@@ -155,7 +155,7 @@ impl Engine {
             }
             End::ConcernsOthers => {}
         }
-        if self.effects.concern_others() {
+        if self.effects.has_pending_notifications() {
             self.settle_consequences();
         }
     }

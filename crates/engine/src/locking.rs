@@ -90,7 +90,7 @@ impl Engine {
 
     /// Makes this engine, which belongs to the only worker, the owner of the global lock's bias.
     pub fn own_bias(&mut self) {
-        self.bias_owner = Some(self.server.keyspace.global_lock.settle(self.participant));
+        self.bias_owner = Some(self.server.keyspace.global_lock.set_bias_owner(self.participant));
     }
 
     /// Gives up exclusive access and the bias, until [`resume_bias`](Self::resume_bias).
@@ -108,7 +108,7 @@ impl Engine {
     #[inline]
     pub fn yield_bias(&mut self) {
         if let Some(exclusive) = self.exclusive.take() {
-            self.server.keyspace.global_lock.receive(self.participant, exclusive);
+            self.server.keyspace.global_lock.end_exclusive(self.participant, exclusive);
         }
     }
 

@@ -34,8 +34,8 @@ impl Engine {
             return Settled::Later(job);
         }
         let when_expired = self.when_expired(&job.client.info);
-        let heard = self.heard();
-        self.effects.begin(keyspace.log.has_readers(), heard, db);
+        let event_mask = self.event_mask();
+        self.effects.begin(keyspace.log.has_readers(), event_mask, db);
         let env = Env::command(self.now_ms, &self.access, &self.stats.keyspace, &mut self.effects);
         let env = of_client(env, ClientFlags::NO_TOUCH, &self.runtime_config.commands, when_expired);
         let lazy = self.runtime_config.commands.lazy_server_del;
@@ -49,7 +49,7 @@ impl Engine {
         // The command to propagate was set above.
         self.effects.commit(&keyspace.log, OwnedArgs::new::<&[u8]>([]).args());
         drop(locked);
-        if self.effects.concern_others() {
+        if self.effects.has_pending_notifications() {
             self.settle_consequences();
         }
         if job.packed_keys.is_empty() {

@@ -100,8 +100,8 @@ impl Engine {
 
     /// Discards wake-ups of blocked clients: they are served when a later command changes their keys.
     fn forget_awaited(&mut self) {
-        if self.effects.has_awaited() {
-            self.effects.take_awaited();
+        if self.effects.has_ready_keys() {
+            self.effects.take_ready_keys();
         }
     }
 }

@@ -33,7 +33,7 @@ use kvick_scripting::script_call::UNKNOWN;
 pub use kvick_scripting::script_call::{ScriptCall, Source};
 use kvick_scripting::scripts::{Script, Sum};
 use kvick_scripting::{Interpreters, Scripting};
-use kvick_store::{EventClass, Locked, Reach};
+use kvick_store::{EventClass, Locked, PropagationTargets};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -315,7 +315,7 @@ impl Engine {
         scratch.spans.shrink_to(Scratch::KEPT / size_of::<Span>());
         self.scratch = scratch;
         self.script_us = None;
-        self.effects.set_reach(Reach::Everybody);
+        self.effects.set_propagation_targets(PropagationTargets::All);
         self.in_transaction = in_transaction;
         if !in_group {
             self.effects.end_group(&server.keyspace.log);
@@ -579,11 +579,11 @@ impl Host for Caller<'_> {
         if self.engine.is_copy {
             return;
         }
-        self.engine.effects.set_reach(match (targets.aof, targets.replicas) {
-            (true, true) => Reach::Everybody,
-            (false, true) => Reach::Replicas,
-            (true, false) => Reach::Files,
-            (false, false) => Reach::Nobody,
+        self.engine.effects.set_propagation_targets(match (targets.aof, targets.replicas) {
+            (true, true) => PropagationTargets::All,
+            (false, true) => PropagationTargets::Replicas,
+            (true, false) => PropagationTargets::AofOnly,
+            (false, false) => PropagationTargets::None,
         });
     }
 

@@ -43,9 +43,9 @@ impl Engine {
         if !is_about_next && client.transaction.is_none() {
             client.info.set_flags(ClientFlags::CACHING, false);
         }
-        let author = self.effects.set_author(client.info.noloop_author());
+        let author = self.effects.set_noloop_writer(client.info.noloop_id());
         let called = self.call(client, admission, args, owned_arg, yielder, out);
-        self.effects.set_author(author);
+        self.effects.set_noloop_writer(author);
         called
     }
 
@@ -71,7 +71,7 @@ impl Engine {
     pub fn settle_consequences(&mut self) {
         while !self.is_busy() {
             self.invalidate_stale();
-            if !self.effects.has_awaited() {
+            if !self.effects.has_ready_keys() {
                 return;
             }
             self.serve_awaited();
@@ -83,19 +83,19 @@ impl Engine {
             invalidate_all(self.server, self.executor);
         }
         let keyspace = self.server.keyspace;
-        for Stale { database, key, has_readers, author, lost } in self.effects.take_stale() {
-            if !lost {
+        for Stale { database, key, has_readers, noloop_writer, reclaimed } in self.effects.take_stale() {
+            if !reclaimed {
                 self.record_writable_replica_key(database, &key);
             }
             if has_readers {
                 let hashed = keyspace.key(&key);
                 let mut locked = self.lock_patiently(|_| vec![keyspace.address(database, hashed)]);
-                let readers = locked.take_readers(database, hashed, author);
+                let readers = locked.take_readers(database, hashed, noloop_writer);
                 drop(locked);
                 self.invalidate_readers(&key, &readers);
             }
             if keyspace.tracking.broadcasts() {
-                self.changed.add(key, if lost { 0 } else { author });
+                self.changed.add(key, if reclaimed { 0 } else { noloop_writer });
             }
         }
         self.publish_pending_notifications();
@@ -118,7 +118,7 @@ impl Engine {
 
     /// Settles remaining effects of a turn's commands on other clients. Called outside of a batch.
     pub fn settle_turn(&mut self) {
-        if self.effects.concern_others() {
+        if self.effects.has_pending_notifications() {
             self.within_batch(Engine::settle_consequences);
         }
         self.settle_tracking();
@@ -152,7 +152,7 @@ impl Engine {
             if keyspace.tracking.keys() <= keys_max {
                 break;
             }
-            let Some((key, readers)) = keyspace.forget_some_readers(random::next) else { break };
+            let Some((key, readers)) = keyspace.evict_tracked_key(random::next) else { break };
             self.invalidate_readers(&key, &readers);
         }
     }

@@ -231,7 +231,7 @@ impl Engine {
             return None;
         };
         let overdue = |(watched, key): (&WatchedKey, Key<'_>)| {
-            locked.became_overdue(watched.db, key, &watching.watcher, self.now_ms)
+            locked.expired_since_watch(watched.db, key, &watching.watcher, self.now_ms)
         };
         let touched = watching.watcher.is_touched() || watching.hashed(self.server.keyspace).any(overdue);
         self.unwatch_locked(&watching, &mut locked);

@@ -34,13 +34,13 @@ impl Engine {
 
     /// Whether a key still has an expiry; deletes the key if it has expired.
     fn keeps_expiry(&mut self, database: usize, key: &[u8]) -> bool {
-        let (keyspace, heard) = (self.server.keyspace, self.heard());
+        let (keyspace, event_mask) = (self.server.keyspace, self.event_mask());
         let hashed = keyspace.key(key);
         let mut locked = self.lock_patiently(|_| vec![keyspace.address(database, hashed)]);
         if self.server.admission.has(Reasons::LOADING) {
             return true;
         }
-        self.effects.begin(false, heard, database);
+        self.effects.begin(false, event_mask, database);
         let env = Env::command(self.now_ms, &self.access, &self.stats.keyspace, &mut self.effects);
         let env = of_client(env, ClientFlags::NO_TOUCH, &self.runtime_config.commands, WhenExpired::Drop);
         let expires = Db::new(&mut locked, database, env).peek(hashed).is_some_and(|entry| entry.expiry().is_some());

@@ -244,7 +244,7 @@ pub struct Writer<W> {
 }
 
 impl<W: Write> Writer<W> {
-    /// Begins a dump.
+    /// Starts a dump.
     pub fn new(writer: W, options: WriteOptions) -> io::Result<Self> {
         let mut out = ChecksumWriter::new(writer, options.checksum);
         let name = if has_valkey_magic(options.version.into()) { "VALKEY" } else { "REDIS0" };

@@ -60,7 +60,7 @@ impl ReplicatedCore {
         let own = &self.replication.writable_replica_keys;
         let recording = is_writable && self.replication.upstream.is_replica();
         if own.is_recording.swap(recording, Ordering::Relaxed) != recording {
-            self.keyspace.tracking.set_noted(recording);
+            self.keyspace.tracking.set_notes_all(recording);
             if !recording {
                 own.keys.lock().clear();
             }

@@ -48,10 +48,10 @@ mod tests {
 
     #[test]
     fn an_existing_directory_can_be_synced() {
-        let dir = tempfile::tempdir().expect("a folder");
-        sync(dir.path()).expect("a folder");
-        sync_of(&dir.path().join("file")).expect("its folder");
-        sync_of(Path::new("file")).expect("the present folder");
+        let dir = tempfile::tempdir().expect("a directory");
+        sync(dir.path()).expect("a directory");
+        sync_of(&dir.path().join("file")).expect("its directory");
+        sync_of(Path::new("file")).expect("the current directory");
         assert_eq!(sync_of(&dir.path().join("none/file")).expect_err("none").kind(), io::ErrorKind::NotFound);
     }
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 const KB: usize = 1024;
 const MB: usize = 1024 * KB;
-/// What the workers' caches of free memory and their statistics may take once they are used, in bytes.
+/// Maximum bytes of the workers' caches of free memory and statistics, once in use.
 const CACHES: usize = 512 * KB;
 const WAIT_LIMIT: Duration = Duration::from_secs(20);
 
@@ -81,7 +81,7 @@ fn resident(server: &Server) -> usize {
     line.trim().trim_end_matches(" kB").parse::<usize>().expect("a number") * KB
 }
 
-/// Lets the test open as many files as it is allowed.
+/// Raises the limit of open files to the permitted maximum.
 fn raise_file_limit() -> usize {
     let mut limits = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the arguments point to a value of ours that lives through the calls.
@@ -308,7 +308,7 @@ fn a_pipeline_of_large_replies_does_not_delay_other_clients() {
     });
 }
 
-/// Asks for much more than it reads, which is nothing, until the server ends the connection.
+/// Sends requests without reading the replies until the server closes the connection.
 fn request_without_reading(server: &Server, gets: usize) {
     let mut stream = connect(server);
     for _ in 0..gets / 1_000 {
@@ -552,7 +552,7 @@ fn idle_connections_cost_under_a_kibibyte() {
 
 #[test]
 fn unix_sockets_are_served() {
-    let data_dir = tempfile::tempdir().expect("a temporary folder");
+    let data_dir = tempfile::tempdir().expect("a temporary directory");
     let path = data_dir.path().join("socket");
     let name = path.to_str().expect("a plain name");
     for_workers(&["--unixsocket", name, "--unixsocketperm", "700"], |server| {
@@ -643,7 +643,7 @@ fn suppressed_replies_take_no_memory() {
 
 #[test]
 fn shutdown_closes_connections_and_listeners() {
-    let data_dir = tempfile::tempdir().expect("a temporary folder");
+    let data_dir = tempfile::tempdir().expect("a temporary directory");
     let path = data_dir.path().join("socket");
     for_workers(&["--unixsocket", path.to_str().expect("a plain name")], |server| {
         let (mut idle, mut half, mut asking) = (connect(server), connect(server), connect(server));

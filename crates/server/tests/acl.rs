@@ -398,7 +398,7 @@ fn passwords_do_not_appear_in_logs() {
 
 #[test]
 fn users_are_defined_in_the_configuration_file() {
-    let data_dir = tempfile::tempdir().expect("a folder");
+    let data_dir = tempfile::tempdir().expect("a directory");
     let file = data_dir.path().join("kvick.conf");
     let line = "user al on nopass ~a* resetchannels -@all +get (~x resetchannels db=1 -@all +set)";
     let bob = "user bob on #30c952fab122c3f9759f02a6d95c3758b246b4fee239957b2d4fee46e26170c4 ~b* resetchannels +@all \
@@ -429,7 +429,7 @@ fn users_are_defined_in_the_configuration_file() {
 
 #[test]
 fn invalid_users_prevent_startup() {
-    let data_dir = tempfile::tempdir().expect("a folder");
+    let data_dir = tempfile::tempdir().expect("a directory");
     let (file, users) = (data_dir.path().join("kvick.conf"), data_dir.path().join("users.acl"));
     fs::write(&users, "user bob on\nuser bob off\n").expect("a file");
     let cases = [
@@ -453,7 +453,7 @@ fn invalid_users_prevent_startup() {
 
 #[test]
 fn users_are_defined_in_an_acl_file() {
-    let data_dir = tempfile::tempdir().expect("a folder");
+    let data_dir = tempfile::tempdir().expect("a directory");
     let file = data_dir.path().join("users.acl");
     let path = file.to_str().expect("a plain name").to_string();
     for workers in ["1", "4"] {
@@ -561,9 +561,9 @@ fn permission_changes_are_atomic_under_load() {
     });
 }
 
-/// How long [`Slow`] keeps its keys locked at least.
+/// Minimum time for which [`Slow`] keeps its keys locked.
 const LOCKED: Duration = Duration::from_millis(200);
-/// How long a request takes at most to arrive on a machine that is not too busy.
+/// Maximum time until a request arrives on a machine that is not too busy.
 const ARRIVAL: Duration = Duration::from_millis(20);
 
 /// A client and its request, which locks the keys `locked` and `other` for [`LOCKED`].

@@ -141,7 +141,7 @@ fn the_port_can_change_and_stays_if_the_new_one_is_taken() {
 fn config_rewrite_needs_a_configuration_file() {
     let server = Server::start(&[]);
     fails(&mut server.client(), "CONFIG REWRITE", "running without a config file");
-    let data_dir = tempfile::tempdir().expect("a folder");
+    let data_dir = tempfile::tempdir().expect("a directory");
     let file = data_dir.path().join("kvick.conf");
     std::fs::write(&file, "# mine\ntimeout 7\n").expect("a file");
     // The file's name comes before all options.
@@ -190,7 +190,7 @@ fn latency_is_monitored_and_counted() {
         latest.retain(|(event, ..)| event == "command");
         assert!(latest[0].0 == "command" && latest[0].2 >= 30 && latest[0].5 == 1, "{latest:?}");
         assert!(ok::<String>(&mut client, "LATENCY GRAPH command").starts_with("command - high "));
-        assert!(ok::<String>(&mut client, "LATENCY DOCTOR").contains(". command: 1 times long"));
+        assert!(ok::<String>(&mut client, "LATENCY DOCTOR").contains(". command: 1 latency spikes"));
         assert_eq!(ok::<u64>(&mut client, "LATENCY RESET command nosuch"), 1);
         let () = ok(&mut client, "SET a 1");
         let () = ok(&mut client, "SET a 2");

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 const NIL: &str = "*-1\r\n";
 
-/// How many clients are blocked.
+/// Number of blocked clients.
 fn blocked(control: &mut Connection) -> usize {
     let info: String = cmd("INFO").arg("clients").query(control).expect("a page");
     let line = info.lines().find_map(|line| line.strip_prefix("blocked_clients:")).expect("the field");
@@ -126,7 +126,7 @@ fn client_unblock_unblocks_a_client() {
     });
 }
 
-/// What INFO commandstats tells of a command, times and histograms left out.
+/// The INFO commandstats line of a command, without times and histograms.
 fn counted(control: &mut Connection, command: &str) -> String {
     let info: String = cmd("INFO").arg("commandstats").query(control).expect("a page");
     let name = format!("cmdstat_{command}:");

@@ -15,7 +15,7 @@ fn stopped(line: usize) -> String {
     format!("+* Stopped at {line}, stop reason = step over\r\n+-> {line}   {text}\r\n")
 }
 
-/// Begins a session on a new connection.
+/// Starts a session on a new connection.
 fn begin(server: &Server, mode: &str) -> Raw {
     let mut raw = server.raw();
     raw.ask(&["SCRIPT", "DEBUG", mode], "+OK\r\n");

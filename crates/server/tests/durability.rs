@@ -27,7 +27,7 @@ struct DataDir(TempDir);
 
 impl DataDir {
     fn new() -> Self {
-        DataDir(tempfile::tempdir().expect("a temporary folder"))
+        DataDir(tempfile::tempdir().expect("a temporary directory"))
     }
 
     fn args<'a>(&'a self, args: &[&'a str]) -> Vec<&'a str> {
@@ -239,7 +239,7 @@ fn acknowledged_writes_survive_a_crash() {
     check(&server, &acknowledged);
 }
 
-/// Where in the last increment what the journal holds begins, if there is a journal and it holds something of that.
+/// The offset in the last increment at which the journal's frames begin, if a journal with frames of it exists.
 fn journaled_from(data_dir: &DataDir) -> Option<u64> {
     journal::begins_at(&data_dir.part("appendonly.aof.journal"), &data_dir.last_increment())
 }
@@ -633,7 +633,7 @@ struct SmallDisk(TempDir);
 impl SmallDisk {
     /// A file system of this many bytes. If it cannot be mounted, prints the reason and returns `None`.
     fn mount(bytes: u64) -> Option<SmallDisk> {
-        let data_dir = tempfile::tempdir().expect("a temporary folder");
+        let data_dir = tempfile::tempdir().expect("a temporary directory");
         let mounted = SmallDisk::run(
             Command::new("mount").args(["-t", "tmpfs", "-o", &format!("size={bytes}"), "tmpfs"]).arg(data_dir.path()),
         );

@@ -116,7 +116,7 @@ fn fill(client: &mut Connection, field_expiry: bool) {
     }
 }
 
-/// What is in all keys, and how it is encoded, in an order that does not depend on the server.
+/// The contents and encodings of all keys, in an order that does not depend on the server.
 fn contents(client: &mut Connection, peer: &Peer) -> Vec<String> {
     let mut keys: Vec<String> = cmd("KEYS").arg("*").query(client).expect("keys");
     keys.sort();
@@ -188,7 +188,7 @@ fn dumps_are_exchanged_with_other_servers() {
             continue;
         };
         for workers in ["1", "4"] {
-            let data_dir = TempDir::new().expect("a folder");
+            let data_dir = TempDir::new().expect("a directory");
             let peer_server = Running::start(&program, data_dir.path(), &[]);
             let mut client = peer_server.client();
             fill(&mut client, peer.field_expiry);
@@ -225,7 +225,7 @@ fn function_libraries_are_exchanged_with_other_servers() {
         println!("{} is not set: no functions are exchanged with that server", PEERS[0].variable);
         return;
     };
-    let data_dir = TempDir::new().expect("a folder");
+    let data_dir = TempDir::new().expect("a directory");
     let peer_server = Running::start(&program, data_dir.path(), &[]);
     let mut client = peer_server.client();
     let name: String = cmd("FUNCTION").arg("LOAD").arg(LIBRARY).query(&mut client).expect("a library");
@@ -249,7 +249,7 @@ fn function_libraries_are_exchanged_with_other_servers() {
     assert_eq!(cmd("GET").arg("key").query::<String>(&mut client).as_deref(), Ok("changed"));
 }
 
-/// How long changes are handed on before data are compared.
+/// Duration of the changes before data are compared.
 const ROUND: Duration = Duration::from_secs(15);
 const WAIT_LIMIT: Duration = Duration::from_secs(30);
 

@@ -52,7 +52,7 @@ fn read(server: &Server, number: usize) {
 #[test]
 fn a_failed_fsync_with_always_ends_the_server_without_false_replies() {
     for workers in ["1", "4"] {
-        let data_dir = tempfile::tempdir().expect("a folder");
+        let data_dir = tempfile::tempdir().expect("a directory");
         // With a journal, replies may continue for a moment, because it makes them durable.
         let args = ["--io-threads", workers, "--appendonly", "yes", "--appendfsync", "always", "--aof-journal", "no"];
         let Some((mut server, disk)) = start(data_dir.path(), &args) else { return };
@@ -76,7 +76,7 @@ fn a_failed_fsync_with_always_ends_the_server_without_false_replies() {
 #[test]
 fn any_failed_fsync_with_always_ends_the_server() {
     for cause in ["BGREWRITEAOF", "CONFIG SET appendonly no", "DEBUG LOADAOF"] {
-        let data_dir = tempfile::tempdir().expect("a folder");
+        let data_dir = tempfile::tempdir().expect("a directory");
         let args = ["--io-threads", "1", "--appendonly", "yes", "--appendfsync", "always"];
         let Some((mut server, disk)) = start(data_dir.path(), &args) else { return };
         let mut client = server.raw();
@@ -93,7 +93,7 @@ fn any_failed_fsync_with_always_ends_the_server() {
 #[test]
 fn writes_lost_by_a_background_sync_are_restored_from_the_journal() {
     for workers in ["1", "4"] {
-        let data_dir = tempfile::tempdir().expect("a folder");
+        let data_dir = tempfile::tempdir().expect("a directory");
         let args = ["--io-threads", workers, "--appendonly", "yes", "--appendfsync", "always"];
         let files = data_dir.path().join("appendonlydir");
         let (kept, increment) = (files.join("appendonly.aof.journal"), files.join("appendonly.aof.1.incr.aof"));
@@ -126,7 +126,7 @@ fn writes_lost_by_a_background_sync_are_restored_from_the_journal() {
 #[test]
 fn everysec_refuses_writes_until_an_fsync_succeeds() {
     for workers in ["1", "4"] {
-        let data_dir = tempfile::tempdir().expect("a folder");
+        let data_dir = tempfile::tempdir().expect("a directory");
         let args = ["--io-threads", workers, "--appendonly", "yes", "--appendfsync", "everysec"];
         let Some((mut server, disk)) = start(data_dir.path(), &args) else { return };
         let mut client = server.client();
@@ -167,7 +167,7 @@ fn a_failed_dump_stops_writes_until_one_succeeds() {
     let is_dump = |path: &str| path.contains("/temp-");
     let is_folder = |path: &str| !path.rsplit('/').next().unwrap_or_default().contains('.');
     for failing in [Failing::Syncs(is_dump), Failing::Renames, Failing::Syncs(is_folder)] {
-        let data_dir = tempfile::Builder::new().prefix("folder").tempdir().expect("a folder");
+        let data_dir = tempfile::Builder::new().prefix("folder").tempdir().expect("a directory");
         let args = ["--save", "3600 100000", "--dbfilename", "dump.rdb"];
         let Some((mut server, disk)) = start(data_dir.path(), &args) else { return };
         let mut client = server.client();
@@ -182,7 +182,7 @@ fn a_failed_dump_stops_writes_until_one_succeeds() {
         assert!(why.starts_with("MISCONF Valkey is configured to save RDB snapshots"), "{why}");
         assert_eq!(run(&mut client, "GET key").expect("reads go on"), Value::BulkString(b"2".to_vec()));
         assert!(run(&mut client, "SAVE").is_err());
-        let names = std::fs::read_dir(data_dir.path()).expect("the folder");
+        let names = std::fs::read_dir(data_dir.path()).expect("the directory");
         let names: Vec<_> = names.map(|entry| entry.expect("an entry").file_name()).collect();
         assert!(!names.iter().any(|name| name.to_string_lossy().starts_with("temp-")), "{names:?}");
         ok(&mut client, "CONFIG SET stop-writes-on-bgsave-error no");
@@ -205,7 +205,7 @@ fn a_rewrite_that_cannot_be_synced_or_renamed_leaves_the_old_files() {
     let is_base = |path: &str| path.contains("/temp-rewriteaof-");
     let is_manifest = |path: &str| path.contains("manifest");
     for failing in [Failing::Syncs(is_base), Failing::Renames, Failing::Syncs(is_manifest)] {
-        let data_dir = tempfile::tempdir().expect("a folder");
+        let data_dir = tempfile::tempdir().expect("a directory");
         let args = ["--appendonly", "yes", "--appendfsync", "always"];
         let Some((mut server, disk)) = start(data_dir.path(), &args) else { return };
         let mut client = server.client();
@@ -231,7 +231,7 @@ fn a_rewrite_that_cannot_be_synced_or_renamed_leaves_the_old_files() {
 
 #[test]
 fn no_file_is_deleted_while_an_unsynced_manifest_may_list_it() {
-    let data_dir = tempfile::tempdir().expect("a folder");
+    let data_dir = tempfile::tempdir().expect("a directory");
     let args = ["--appendonly", "yes", "--appendfsync", "always", "--rdb-key-save-delay", "20000"];
     let Some((mut server, disk)) = start(data_dir.path(), &args) else { return };
     let mut client = server.client();

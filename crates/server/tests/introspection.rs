@@ -17,7 +17,7 @@ fn info(connection: &mut Connection, section: &str) -> HashMap<String, String> {
     fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
-/// What CLIENT LIST says of the client with this name.
+/// The CLIENT LIST fields of the client with this name.
 fn client(connection: &mut Connection, name: &str) -> HashMap<String, String> {
     let line = text(connection, &["CLIENT", "LIST", "NAME", name]);
     let fields = line.trim_end().split(' ').filter_map(|field| field.split_once('='));
@@ -155,7 +155,7 @@ fn some_settings_cannot_be_changed_while_data_is_loaded() {
     let dump = std::fs::read(server.dir().join("dump.rdb")).expect("a dump");
     server.signal(libc::SIGKILL);
     server.end();
-    let data_dir = tempfile::tempdir().expect("a folder");
+    let data_dir = tempfile::tempdir().expect("a directory");
     std::fs::write(data_dir.path().join("dump.rdb"), dump).expect("a file");
     let path = data_dir.path().to_str().expect("a name");
     let loading =

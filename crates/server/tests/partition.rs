@@ -31,18 +31,18 @@ use tempfile::TempDir;
 
 const NODES: usize = 3;
 const SENTINEL_PORT: u16 = 26379;
-/// How long before a fault a write was confirmed that counts: by then both replicas have it.
+/// Minimum time between the confirmation of a counted write and a fault: by then both replicas have it.
 const MARGIN: Duration = Duration::from_secs(1);
-/// How long a fault lasts: longer than a failover takes.
+/// Duration of a fault: longer than a failover.
 const FAULT: Duration = Duration::from_secs(5);
 /// By how much a slow link is late: Sentinel does not take a server to be gone for that, but most of its questions
 /// hang.
 const DELAY: Duration = Duration::from_millis(700);
-/// How long clients write before a fault.
+/// Duration of the writes before a fault.
 const CALM: Duration = Duration::from_secs(2);
-/// How long it may take until all is well again.
+/// Maximum time of the recovery.
 const RECOVERY: Duration = Duration::from_secs(60);
-/// How long a client waits for a reply.
+/// Timeout of replies.
 const WAIT_LIMIT: Duration = Duration::from_secs(1);
 
 /// Runs a program; what it complained of.
@@ -118,7 +118,7 @@ impl Network {
         std::thread::scope(|scope| scope.spawn(inside).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
-    /// Has a program run there.
+    /// Makes a program run there.
     fn prepare(&self, node: usize, command: &mut Command) {
         let namespace = self.namespaces[node].as_raw_fd();
         // SAFETY: a system call alone, on a descriptor that is open until the program runs.
@@ -219,7 +219,7 @@ impl Site {
     }
 
     fn watch(&self, node: usize, program: &std::path::Path) -> Sentinel {
-        let data_dir = TempDir::new().expect("a folder");
+        let data_dir = TempDir::new().expect("a directory");
         let file = data_dir.path().join("sentinel.conf");
         let lines = format!(
             "port {SENTINEL_PORT}\nprotected-mode no\nsentinel monitor main {} {} 2\n\
@@ -235,17 +235,17 @@ impl Site {
         Sentinel { child: command.spawn().expect("Sentinel's program"), data_dir }
     }
 
-    /// Asks the Sentinel of a node, from there.
+    /// Sends a request to the Sentinel of a node, from its namespace.
     fn ask_sentinel(&self, node: usize, words: &[&str]) -> Option<Reply> {
         self.network.inside(node, || Wire::connect(SENTINEL_PORT, WAIT_LIMIT).ok()?.ask(words).ok())
     }
 
-    /// Asks a node, from there.
+    /// Sends a request to a node, from its namespace.
     fn ask(&self, node: usize, words: &[&str]) -> Option<Reply> {
         self.ask_patiently(node, words, WAIT_LIMIT)
     }
 
-    /// The same, where the answer takes longer.
+    /// The same for slow requests.
     fn ask_patiently(&self, node: usize, words: &[&str], patience: Duration) -> Option<Reply> {
         let port = self.servers[node].port();
         self.network.inside(node, || Wire::connect(port, patience).ok()?.ask(words).ok())
@@ -345,7 +345,7 @@ fn primary_by_sentinel() -> Option<SocketAddr> {
     Some(SocketAddr::new(host.text().parse().ok()?, port.text().parse().ok()?))
 }
 
-/// What is done to the primary.
+/// The fault of the primary.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     CutOff,
@@ -374,7 +374,7 @@ impl Fault {
     }
 }
 
-/// Those writes that a server does not hold.
+/// The writes that a server lacks.
 fn missing(server: SocketAddr, writes: &[Confirmed]) -> Vec<&Confirmed> {
     let mut wire = Wire::connect_to(server, WAIT_LIMIT).expect("a connection");
     let mut is_there = |write: &&Confirmed| {

@@ -20,7 +20,7 @@ struct DataDir(TempDir);
 
 impl DataDir {
     fn new() -> Self {
-        DataDir(tempfile::tempdir().expect("a temporary folder"))
+        DataDir(tempfile::tempdir().expect("a temporary directory"))
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -37,7 +37,7 @@ impl DataDir {
 
     /// The names of the files in it.
     fn files(&self) -> Vec<String> {
-        let entries = fs::read_dir(self.0.path()).expect("a folder");
+        let entries = fs::read_dir(self.0.path()).expect("a directory");
         let mut names: Vec<_> =
             entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect();
         names.sort();
@@ -92,7 +92,7 @@ fn fill_collections(client: &mut Connection) {
     ok(client, "XREADGROUP GROUP readers somebody COUNT 1 STREAMS stream:small >");
 }
 
-/// What is in the collections, and how they are encoded.
+/// The contents and encodings of the collections.
 fn collection_summaries(client: &mut Connection) -> Vec<String> {
     let mut seen = Vec::new();
     for size in ["small", "large"] {
@@ -324,7 +324,7 @@ fn flushall_cancels_a_background_save() {
     assert_eq!(cmd("DBSIZE").query::<i64>(&mut client).ok(), Some(0));
 }
 
-/// So that a save fails where it writes: no file may grow beyond this.
+/// Maximum file size, so that a save fails while it writes.
 fn limit_files(command: &mut Command, bytes: u64) {
     let limit = move || {
         let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
@@ -379,12 +379,12 @@ fn a_full_disk_keeps_the_old_dump_and_stops_writes() {
 #[test]
 fn a_missing_directory_and_an_occupied_path_are_reported() {
     let data_dir = DataDir::new();
-    fs::create_dir(data_dir.path("inner")).expect("a folder");
+    fs::create_dir(data_dir.path("inner")).expect("a directory");
     let inner = data_dir.path("inner");
     let server = Server::start(&["--dir", inner.to_str().expect("a plain path")]);
     let mut client = server.client();
     ok(&mut client, "SET a b");
-    fs::create_dir(inner.join("dump.rdb")).expect("a folder");
+    fs::create_dir(inner.join("dump.rdb")).expect("a directory");
     assert_eq!(error(&mut client, "SAVE").trim(), "ERR");
     wait_until("it is told", || server.log().contains("Error moving temp DB file temp-"));
     fs::remove_dir_all(&inner).expect("removed");
@@ -588,7 +588,7 @@ fn a_failed_final_save_prevents_shutdown_unless_forced() {
     let mut server = data_dir.start(&["--save", "900 1"]);
     let mut client = server.client();
     ok(&mut client, "SET a b");
-    fs::create_dir(data_dir.path("dump.rdb")).expect("a folder");
+    fs::create_dir(data_dir.path("dump.rdb")).expect("a directory");
     server.signal(libc::SIGTERM);
     wait_until("it refuses", || server.log().contains("Error trying to save the DB, can't exit."));
     assert_eq!(error(&mut client, "SHUTDOWN"), "ERR Errors trying to SHUTDOWN. Check logs.");

@@ -93,7 +93,7 @@ fn write(server: &Server, seed: u64, stop: &AtomicBool, written: &AtomicU64) {
     }
 }
 
-/// Has clients write to a server while `meanwhile` runs, which begins when the first have.
+/// Lets clients write to a server while `meanwhile` runs, which starts after the first writes.
 fn with_writers(server: &Server, seed: u64, meanwhile: impl FnOnce()) {
     let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
@@ -110,7 +110,7 @@ fn with_writers(server: &Server, seed: u64, meanwhile: impl FnOnce()) {
 
 #[test]
 fn a_dump_has_large_collections_as_of_its_start() {
-    let data_dir = tempfile::tempdir().expect("a temporary folder");
+    let data_dir = tempfile::tempdir().expect("a temporary directory");
     let server = start(data_dir.path(), &["--save", ""]);
     let mut client = server.client();
     for round in 0..3 {
@@ -125,7 +125,7 @@ fn a_dump_has_large_collections_as_of_its_start() {
         });
         assert_eq!(persistence(&mut client, "rdb_last_bgsave_status"), "ok");
         assert_ne!(digest(&mut client), before);
-        let copy = TempDir::new().expect("a temporary folder");
+        let copy = TempDir::new().expect("a temporary directory");
         fs::copy(data_dir.path().join("dump.rdb"), copy.path().join("dump.rdb")).expect("a dump");
         let loaded = start(copy.path(), &["--save", ""]);
         assert_eq!(digest(&mut loaded.client()), before, "round {round}");
@@ -135,7 +135,7 @@ fn a_dump_has_large_collections_as_of_its_start() {
 #[test]
 fn a_rewrite_includes_large_collections_changed_meanwhile() {
     for preamble in ["yes", "no"] {
-        let data_dir = tempfile::tempdir().expect("a temporary folder");
+        let data_dir = tempfile::tempdir().expect("a temporary directory");
         let args = ["--save", "", "--appendonly", "yes", "--appendfsync", "no", "--aof-use-rdb-preamble", preamble];
         let server = start(data_dir.path(), &args);
         let mut client = server.client();
@@ -154,7 +154,7 @@ fn a_rewrite_includes_large_collections_changed_meanwhile() {
 
 #[test]
 fn a_replica_syncs_large_collections_changed_meanwhile() {
-    let (data_dir, copy) = (TempDir::new().expect("a folder"), TempDir::new().expect("a folder"));
+    let (data_dir, copy) = (TempDir::new().expect("a directory"), TempDir::new().expect("a directory"));
     let primary = start(data_dir.path(), &["--save", "", "--repl-diskless-sync-delay", "0"]);
     let mut client = primary.client();
     fill(&mut client);

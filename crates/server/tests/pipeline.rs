@@ -9,7 +9,7 @@ use common::Server;
 use redis::{Connection, cmd};
 use std::collections::BTreeMap;
 
-/// How often requests are sent together in a run, and the most that are.
+/// Number of pipelines per run, and maximum number of requests per pipeline.
 const PARCELS: usize = 80;
 const TOGETHER_MAX: u64 = 40;
 
@@ -109,7 +109,7 @@ impl Sequence {
     }
 }
 
-/// What a server counts of each command, without how long it took.
+/// The statistics of each command, without durations.
 fn calls(client: &mut Connection) -> BTreeMap<String, String> {
     let info: String = cmd("INFO").arg("COMMANDSTATS").query(client).expect("statistics");
     let lines = info.lines().filter_map(|line| line.strip_prefix("cmdstat_")?.split_once(':'));
@@ -121,7 +121,7 @@ fn calls(client: &mut Connection) -> BTreeMap<String, String> {
 }
 
 /// Sends the same to two servers, to one of them together.
-/// What `prepare` returns is kept until the end.
+/// The result of `prepare` lives until the end.
 fn compare<T>(args: &[&str], prepare: impl Fn(&Server) -> T) {
     for seed in [0x9e37_79b9_7f4a_7c15, 0x1234_5678_9abc_def1] {
         let mut sequence = Sequence(seed);

@@ -14,7 +14,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How long anything may take before a test fails.
+/// Timeout of every wait.
 const WAIT_LIMIT: Duration = Duration::from_secs(30);
 /// The line that a crash report begins with.
 const REPORT: &str = "=== KVICK BUG REPORT START: Cut & paste starting from here ===";
@@ -39,7 +39,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// Asks until there is an answer.
+/// Polls until there is a result.
 fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {

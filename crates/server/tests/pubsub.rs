@@ -87,7 +87,7 @@ fn info(control: &mut Connection, field: &str) -> usize {
     line.parse().expect("a number")
 }
 
-/// How many channels, patterns, shard channels and subscribed clients there are.
+/// The numbers of channels, patterns, shard channels and subscribed clients.
 fn known(control: &mut Connection) -> [usize; 4] {
     ["pubsub_channels", "pubsub_patterns", "pubsubshard_channels", "pubsub_clients"].map(|field| info(control, field))
 }

@@ -22,11 +22,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How long any reply may take.
+/// Timeout of replies.
 const WAIT_LIMIT: Duration = Duration::from_secs(30);
 /// One server lives so long, then its data are compared and the next one begins.
 const ROUND: Duration = Duration::from_secs(20);
-/// What a server may take at its worst, and what it may still take when all data are gone.
+/// Maximum memory of a server at its peak, and after all data are deleted.
 const MEMORY_MAX: u64 = 1 << 30;
 const MEMORY_EMPTY_MAX: i64 = 100 << 20;
 
@@ -34,7 +34,7 @@ fn variable(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
-/// What no connection sends: it ends or stalls the server, or has it follow another.
+/// Commands that are never sent: they end or stall the server, or make it a replica.
 const NEVER: &[&str] = &[
     "shutdown",
     "debug",
@@ -62,7 +62,7 @@ const NEVER: &[&str] = &[
     "acl|load",
     "acl|save",
 ];
-/// What only wild connections send: it changes how a connection replies, whom it belongs to, or that it lives.
+/// Commands of destructive connections only: they change replies or the user of a connection, or close it.
 const DESTRUCTIVE: &[&str] = &[
     "subscribe",
     "psubscribe",
@@ -76,7 +76,7 @@ const DESTRUCTIVE: &[&str] = &[
     "hello",
     "monitor",
 ];
-/// What is sent less often than other commands.
+/// Commands that are sent less often than others.
 const SELDOM: &[&str] =
     &["flushall", "flushdb", "save", "bgsave", "bgrewriteaof", "client|pause", "swapdb", "keys", "lolwut"];
 
@@ -140,10 +140,10 @@ struct Sender<'a> {
     without: &'a [Vec<u8>],
 }
 
-/// What connections learn from each other.
+/// State that connections share.
 #[derive(Default)]
 struct Found {
-    /// What DUMP replied.
+    /// Replies to DUMP.
     payloads: Mutex<Vec<Vec<u8>>>,
     /// The ids of wild connections.
     victims: Mutex<Vec<i64>>,
@@ -419,7 +419,7 @@ fn assert_healthy(server: &mut Server, what: &str) {
     assert!(memory_peak(server) < MEMORY_MAX, "{what} took {} bytes", memory_peak(server));
 }
 
-/// Tells how many commands did what they are for at least once, and how many never.
+/// Prints how many commands succeeded at least once, and how many never.
 fn tell_coverage(server: &Server) {
     let text = ask(server.port(), "INFO COMMANDSTATS").text();
     let count = |line: &str, name: &str| {

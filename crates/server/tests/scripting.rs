@@ -173,7 +173,7 @@ fn scripts_with_undeclared_keys_do_not_deadlock() {
     });
 }
 
-/// Begins a script that never ends by itself, and waits until the server tells others that it is busy.
+/// Starts an endless script, and waits until the server replies BUSY to others.
 fn become_busy(server: &Server, request: &[&str]) -> common::Raw {
     let mut client = server.client();
     cmd("CONFIG").arg("SET").arg("busy-reply-threshold").arg(20).exec(&mut client).expect("CONFIG SET");
@@ -347,7 +347,7 @@ fn script_errors_have_valkeys_texts() {
 
 #[test]
 fn clients_get_their_own_replies_during_a_long_script_that_waited_for_locks() {
-    /// Goes on for a while.
+    /// Continues for a while.
     const LONG: &str = "local from = redis.call('time') local now repeat now = redis.call('time') \
         until (now[1] - from[1]) * 1000000 + now[2] - from[2] > 15000 return 'done'";
     const ROUNDS: usize = 100;

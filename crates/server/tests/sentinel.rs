@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How long a failover may take: Sentinel needs some seconds, and tries again after 20.
+/// Maximum time of a failover: Sentinel needs some seconds, and tries again after 20.
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 /// A Sentinel, ended when dropped.
@@ -23,7 +23,7 @@ struct Sentinel {
 
 impl Sentinel {
     fn watch(program: PathBuf, primary: u16) -> Sentinel {
-        let (data_dir, port) = (TempDir::new().expect("a folder"), free_port());
+        let (data_dir, port) = (TempDir::new().expect("a directory"), free_port());
         let file = data_dir.path().join("sentinel.conf");
         let lines = format!(
             "port {port}\nbind 127.0.0.1\nsentinel monitor main 127.0.0.1 {primary} 1\n\

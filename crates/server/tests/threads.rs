@@ -11,13 +11,13 @@ fn processors() -> String {
     processors_in(&std::fs::read_to_string("/proc/self/status").expect("a status"))
 }
 
-/// Those that the status of a thread lists; none once it has ended.
+/// The CPUs in the status of a thread; none once it has ended.
 fn processors_in(status: &str) -> String {
     let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
     line.unwrap_or_default().trim().to_string()
 }
 
-/// Where each thread of a server may run, by its name.
+/// The CPUs of each thread of a server, by name.
 fn places(server: &Server) -> BTreeMap<String, String> {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", server.pid())).expect("the server's threads");
     // A thread may end before it is looked at.

@@ -38,7 +38,7 @@ impl Authority {
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.distinguished_name.push(DnType::CommonName, "an authority");
         let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("an authority");
-        let data_dir = tempfile::tempdir().expect("a folder");
+        let data_dir = tempfile::tempdir().expect("a directory");
         std::fs::write(data_dir.path().join("ca.crt"), issuer.pem()).expect("a file");
         Authority { issuer, data_dir }
     }

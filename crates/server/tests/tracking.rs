@@ -35,12 +35,12 @@ fn array(kind: char, words: &[&str]) -> String {
     words.iter().fold(format!("{kind}{}\r\n", words.len()), |text, word| format!("{text}${}\r\n{word}\r\n", word.len()))
 }
 
-/// What tells that keys are stale.
+/// The invalidation of keys.
 fn stale(keys: &[&str]) -> String {
     format!(">2\r\n$10\r\ninvalidate\r\n{}", array('*', keys))
 }
 
-/// What tells that all keys are stale.
+/// The invalidation of all keys.
 const ALL_STALE: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
 
 /// The same on a connection that receives redirected invalidations.
@@ -111,7 +111,7 @@ const VALUES: [&[&str]; 7] = [
     &["PFADD", "hll", "a"],
 ];
 
-/// What reads them.
+/// Commands that read them.
 const READS: [&[&str]; 8] = [
     &["GET", "string"],
     &["LRANGE", "list", "0", "-1"],
@@ -123,7 +123,7 @@ const READS: [&[&str]; 8] = [
     &["EXISTS", "fresh"],
 ];
 
-/// What makes which of them stale.
+/// Commands that change them, and the keys that they invalidate.
 const CHANGES: [(&[&str], &[&str]); 39] = [
     (&["SET", "string", "x"], &["string"]),
     (&["APPEND", "string", "x"], &["string"]),

@@ -23,7 +23,7 @@ impl Subset {
 
     /// Whether the next item is chosen. Must be called at most `len` times.
     #[inline]
-    pub fn takes_next(&mut self, random: impl FnOnce() -> u64) -> bool {
+    pub fn select_next(&mut self, random: impl FnOnce() -> u64) -> bool {
         let takes = self.wanted > 0 && below(random(), self.left.max(1)) < self.wanted;
         self.left = self.left.saturating_sub(1);
         self.wanted -= usize::from(takes);
@@ -61,7 +61,7 @@ mod tests {
         const DRAWS: u32 = 20_000;
         for _ in 0..DRAWS {
             let mut subset = Subset::new(2, 5);
-            let chosen = (0..5).fold(0, |bits, i| bits | usize::from(subset.takes_next(&mut random)) << i);
+            let chosen = (0..5).fold(0, |bits, i| bits | usize::from(subset.select_next(&mut random)) << i);
             assert!(subset.is_complete());
             hits[chosen] += 1;
         }
@@ -77,6 +77,6 @@ mod tests {
     #[test]
     fn more_than_there_are_means_all() {
         let (mut random, mut subset) = (numbers(), Subset::new(9, 4));
-        assert!((0..4).all(|_| subset.takes_next(&mut random)) && subset.is_complete());
+        assert!((0..4).all(|_| subset.select_next(&mut random)) && subset.is_complete());
     }
 }

@@ -30,7 +30,7 @@ pub struct Db<'a> {
     locked: &'a mut Locked,
     number: usize,
     database: usize,
-    cells: &'static [PartitionSlot],
+    slots: &'static [PartitionSlot],
     /// The keys that the dispatcher hashed. Most commands look up only these, in this order.
     hashed: &'a [Key<'a>],
     /// Index of the one looked up last.
@@ -50,7 +50,7 @@ impl<'a> Db<'a> {
             locked,
             number,
             database,
-            cells: keyspace.cells(database),
+            slots: keyspace.slots(database),
             hashed: &[],
             asked: Cell::new(0),
             only: None,
@@ -67,22 +67,22 @@ impl<'a> Db<'a> {
 
     /// Begins a command that works on one key and nothing else: locks the key's partition, unless
     /// the caller is exclusive. Returns false if the partition is locked by another thread.
-    /// `has_readers` and `heard` are passed to [`Effects::begin`]. Nothing else may be locked.
+    /// `has_readers` and `event_mask` are passed to [`Effects::begin`]. Nothing else may be locked.
     #[inline]
     pub fn begin_keyed(
         &mut self,
         key: Key<'a>,
         exclusive: Option<&Exclusive>,
         has_readers: bool,
-        heard: impl FnOnce() -> EventClass,
+        event_mask: impl FnOnce() -> EventClass,
     ) -> bool {
         let address = self.address(key);
-        if !self.locked.try_hold(&self.cells[self.partition_number(key)], address, exclusive) {
+        if !self.locked.try_lock_slot(&self.slots[self.partition_number(key)], address, exclusive) {
             return false;
         }
-        // `heard` is evaluated under the lock, so that a client that
+        // `event_mask` is evaluated under the lock, so that a client that
         // subscribes and then reads the key misses no change.
-        self.env.effects.begin(has_readers, heard(), self.number);
+        self.env.effects.begin(has_readers, event_mask(), self.number);
         self.only = Some(key);
         true
     }
@@ -99,7 +99,7 @@ impl<'a> Db<'a> {
     #[inline]
     pub fn end_keyed(&mut self, request: Args<'_>) -> bool {
         let appended = self.env.effects.commit(&self.locked.keyspace().log, request);
-        self.locked.let_go();
+        self.locked.unlock_slot();
         appended
     }
 
@@ -134,9 +134,9 @@ impl<'a> Db<'a> {
     pub fn with_database<T>(&mut self, number: usize, f: impl FnOnce(&mut Self) -> T) -> T {
         let home = self.number;
         self.enter(number);
-        let told_of = self.env.effects.work_on(number);
+        let previous = self.env.effects.set_current_database(number);
         let result = f(self);
-        self.env.effects.work_on(told_of);
+        self.env.effects.set_current_database(previous);
         self.enter(home);
         result
     }
@@ -145,7 +145,7 @@ impl<'a> Db<'a> {
         let keyspace = self.keyspace();
         self.number = number;
         self.database = keyspace.database_at(number);
-        self.cells = keyspace.cells(self.database);
+        self.slots = keyspace.slots(self.database);
     }
 
     /// A key with its hash.
@@ -188,29 +188,29 @@ impl<'a> Db<'a> {
 
     #[inline]
     fn partition_number(&self, key: Key<'_>) -> usize {
-        key.hash as usize & (self.cells.len() - 1)
+        key.hash as usize & (self.slots.len() - 1)
     }
 
     #[inline]
     fn partition(&self, key: Key<'_>) -> &Partition {
-        self.locked.at(&self.cells[self.partition_number(key)], self.address(key))
+        self.locked.at(&self.slots[self.partition_number(key)], self.address(key))
     }
 
     #[inline]
     fn partition_mut(&mut self, key: Key<'_>) -> &mut Partition {
         let address = self.address(key);
-        self.locked.at_mut(&self.cells[self.partition_number(key)], address)
+        self.locked.at_mut(&self.slots[self.partition_number(key)], address)
     }
 
     /// The collection at a key, for a writing command: see [`Db::get_for_write`].
     #[inline]
     pub fn write<C: Collection>(&mut self, key: Key<'_>) -> Result<Option<&mut C>, WrongType> {
-        Ok(self.write_beside_effects(key)?.0)
+        Ok(self.write_with_effects(key)?.0)
     }
 
     /// Like [`Db::write`], and also returns the command's effects.
     #[inline]
-    pub fn write_beside_effects<C: Collection>(
+    pub fn write_with_effects<C: Collection>(
         &mut self,
         key: Key<'_>,
     ) -> Result<(Option<&mut C>, &mut Effects), WrongType> {
@@ -223,7 +223,7 @@ impl<'a> Db<'a> {
         }
         self.after_change(key);
         let address = self.address(key);
-        let partition = self.locked.at_mut(&self.cells[self.partition_number(key)], address);
+        let partition = self.locked.at_mut(&self.slots[self.partition_number(key)], address);
         Ok((partition.collection_mut(place), self.env.effects))
     }
 
@@ -264,30 +264,30 @@ impl<'a> Db<'a> {
     /// Records a change of a key that clients may watch or have cached.
     #[inline]
     fn after_change(&mut self, key: Key<'_>) {
-        if self.partition(key).attention().is_some() | self.env.effects.hears_changes() {
-            self.tell_of_change(key);
+        if self.partition(key).observers().is_some() | self.env.effects.notes_all_changes() {
+            self.notify_change(key);
         }
     }
 
     #[cold]
-    fn tell_of_change(&mut self, key: Key<'_>) {
-        let partition = self.locked.at(&self.cells[self.partition_number(key)], self.address(key));
+    fn notify_change(&mut self, key: Key<'_>) {
+        let partition = self.locked.at(&self.slots[self.partition_number(key)], self.address(key));
         let mut has_readers = false;
-        if let Some(attention) = partition.attention() {
-            self.env.effects.watched_changed(attention.watchers.of(key.bytes));
-            has_readers = attention.tracked.contains(key);
+        if let Some(observers) = partition.observers() {
+            self.env.effects.note_watched_change(observers.watchers.of(key.bytes));
+            has_readers = observers.tracked.contains(key);
         }
-        self.env.effects.cached_changed(self.number, key.bytes, has_readers);
+        self.env.effects.note_cached_change(self.number, key.bytes, has_readers);
     }
 
     /// Wakes the clients that wait for a key. Creating, deleting or changing the kind of a key does so
     /// automatically. Commands that add to or remove from the entries and groups of a stream call this explicitly.
     #[inline]
-    pub fn awaken(&mut self, key: Key<'_>) {
-        if let Some(attention) = self.partition(key).attention()
-            && attention.queues.contains(key.bytes)
+    pub fn signal_ready(&mut self, key: Key<'_>) {
+        if let Some(observers) = self.partition(key).observers()
+            && observers.queues.contains(key.bytes)
         {
-            self.env.effects.awaited_changed(self.number, key.bytes);
+            self.env.effects.note_ready_key(self.number, key.bytes);
         }
     }
 
@@ -299,7 +299,7 @@ impl<'a> Db<'a> {
     #[inline]
     fn change<T>(&mut self, key: Key<'_>, change: impl FnOnce(&mut Partition) -> T) -> T {
         let address = self.address(key);
-        let result = self.locked.with(&self.cells[self.partition_number(key)], address, change);
+        let result = self.locked.with(&self.slots[self.partition_number(key)], address, change);
         self.after_change(key);
         result
     }
@@ -354,7 +354,7 @@ impl<'a> Db<'a> {
         }
         let clock = self.env.access.fresh();
         self.change(key, |partition| partition.insert(key, content, expiry, clock));
-        self.awaken(key);
+        self.signal_ready(key);
         self.env.effects.notify(EventClass::NEW, "new", key.bytes);
     }
 
@@ -392,7 +392,7 @@ impl<'a> Db<'a> {
                     self.change(key, |partition| partition.overwrite(place, key, content, at, clock));
                 }
                 if !among_strings {
-                    self.awaken(key);
+                    self.signal_ready(key);
                 }
             }
         }
@@ -447,7 +447,7 @@ impl<'a> Db<'a> {
         let Some(place) = self.locate(key) else { return false };
         let keyspace = self.keyspace();
         self.change(key, |partition| discard(keyspace, partition, place, lazy));
-        self.awaken(key);
+        self.signal_ready(key);
         true
     }
 
@@ -467,7 +467,7 @@ impl<'a> Db<'a> {
     pub fn take(&mut self, key: Key<'_>) -> Option<(Value, Option<i64>)> {
         let place = self.locate(key)?;
         let taken = self.change(key, |partition| partition.take(place));
-        self.awaken(key);
+        self.signal_ready(key);
         Some(taken)
     }
 
@@ -476,7 +476,7 @@ impl<'a> Db<'a> {
         let clock = self.field_clock();
         let entry = self.peek(key)?;
         let value = match entry.collection::<Hash>() {
-            Some(hash) => hash.copy_seen(clock).into(),
+            Some(hash) => hash.copy_visible(clock).into(),
             None => entry.to_value(),
         };
         Some((value, entry.expiry()))
@@ -488,7 +488,7 @@ impl<'a> Db<'a> {
     }
 
     /// Creates a key with a loaded value; returns false and does nothing if the key exists.
-    pub fn put_new(&mut self, key: Key<'_>, mut value: Value, expiry: Option<i64>) -> bool {
+    pub fn put_if_absent(&mut self, key: Key<'_>, mut value: Value, expiry: Option<i64>) -> bool {
         if self.partition(key).find(key).is_some() {
             return false;
         }
@@ -539,27 +539,27 @@ impl<'a> Db<'a> {
 
     /// Empties a database, in the background if `lazy`; returns the number of deleted keys. Needs the global lock.
     pub fn flush(&mut self, number: usize, lazy: bool) -> usize {
-        self.tell_all_attention(number);
+        self.notify_all_observers(number);
         self.all_changed();
         self.locked.flush(number, lazy)
     }
 
     /// Records that everything clients have cached is stale.
     fn all_changed(&mut self) {
-        self.locked.forget_readers();
+        self.locked.clear_readers();
         self.env.effects.all_changed();
     }
 
     /// Notifies of a change of all keys of a database that clients wait for, and of the watched keys that exist.
-    fn tell_all_attention(&mut self, number: usize) {
+    fn notify_all_observers(&mut self, number: usize) {
         let (effects, locked, now_ms) = (&mut *self.env.effects, &*self.locked, self.env.now_ms);
-        locked.for_each_attention(number, |attention| {
-            attention.queues.keys().for_each(|key| effects.awaited_changed(number, key));
-            for key in attention.watchers.keys() {
+        locked.for_each_observers(number, |observers| {
+            observers.queues.keys().for_each(|key| effects.note_ready_key(number, key));
+            for key in observers.watchers.keys() {
                 let hashed = locked.keyspace().key(key);
                 let (live, overdue) =
-                    (locked.is_live(number, hashed, now_ms), locked.is_overdue(number, hashed, now_ms));
-                let watches = attention.watchers.of(key).iter();
+                    (locked.is_live(number, hashed, now_ms), locked.has_expired(number, hashed, now_ms));
+                let watches = observers.watchers.of(key).iter();
                 watches.filter(|watch| live || (overdue && !watch.stale)).for_each(|watch| watch.watcher.touch());
             }
         });
@@ -587,24 +587,24 @@ impl<'a> Db<'a> {
 
     fn exchange(&mut self, numbers: [usize; 2], exchange: impl FnOnce(&mut Locked)) {
         // Before and after the exchange, since a key may exist on either side.
-        numbers.iter().for_each(|number| self.tell_all_attention(*number));
+        numbers.iter().for_each(|number| self.notify_all_observers(*number));
         exchange(self.locked);
-        self.locked.accept_overdue(numbers, self.env.now_ms);
-        numbers.iter().for_each(|number| self.tell_all_attention(*number));
+        self.locked.mark_overdue_watches_stale(numbers, self.env.now_ms);
+        numbers.iter().for_each(|number| self.notify_all_observers(*number));
     }
 }
 
 /// Notifies the clients interested in a key of its deletion by expiry or eviction.
-pub(crate) fn tell_of_loss(partition: &Partition, effects: &mut Effects, number: usize, key: Key<'_>) {
+pub(crate) fn notify_reclaimed(partition: &Partition, effects: &mut Effects, number: usize, key: Key<'_>) {
     let mut has_readers = false;
-    if let Some(attention) = partition.attention() {
-        if attention.queues.contains(key.bytes) {
-            effects.awaited_changed(number, key.bytes);
+    if let Some(observers) = partition.observers() {
+        if observers.queues.contains(key.bytes) {
+            effects.note_ready_key(number, key.bytes);
         }
-        attention.watchers.of(key.bytes).iter().filter(|watch| !watch.stale).for_each(|watch| watch.watcher.touch());
-        has_readers = attention.tracked.contains(key);
+        observers.watchers.of(key.bytes).iter().filter(|watch| !watch.stale).for_each(|watch| watch.watcher.touch());
+        has_readers = observers.tracked.contains(key);
     }
-    effects.cached_lost(number, key.bytes, has_readers);
+    effects.note_cached_reclaimed(number, key.bytes, has_readers);
 }
 
 /// Removes the entry at a place. With `lazy`, a large value is freed in the background.

@@ -31,7 +31,7 @@ const RECORDS_KEPT: usize = 64 * 1024;
 pub trait Listener: Send + Sync {
     /// Receives the events of one command, in order. Called under the command's locks, so that the events of
     /// a key arrive in the order of its changes: the implementation must not take any lock of the keyspace.
-    fn hear(&self, events: &[Event]);
+    fn on_events(&self, events: &[Event]);
 }
 
 /// How the command itself is propagated to the log.
@@ -39,7 +39,7 @@ pub trait Listener: Send + Sync {
 enum Propagation {
     #[default]
     /// As received, if it changed something.
-    AsItCame,
+    AsReceived,
     /// As received, even if it changed nothing.
     Always,
     /// Not at all: its records replace it.
@@ -48,16 +48,16 @@ enum Propagation {
 
 /// Which readers of the log receive the effects of commands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Reach {
+pub enum PropagationTargets {
     #[default]
     /// All readers of the write log.
-    Everybody,
+    All,
     /// Only replicas.
     Replicas,
     /// Only the append-only file.
-    Files,
+    AofOnly,
     /// None.
-    Nobody,
+    None,
 }
 
 /// The effects of one command. See the module documentation. A worker reuses one value for all its commands.
@@ -70,19 +70,19 @@ pub struct Effects {
     /// The ranges in `records` that only replicas receive.
     replica_only: Vec<Range<usize>>,
     has_readers: bool,
-    reach: Reach,
+    targets: PropagationTargets,
     /// On a replica: the bytes of the primary's log that this command executes, and
     /// whether they are for replicas only. While this is set, nothing else is propagated.
     verbatim: Option<(Vec<u8>, bool)>,
     /// The database that the client has selected.
     database: usize,
     /// The database currently being modified.
-    working_on: usize,
-    heard: EventClass,
+    current_database: usize,
+    event_mask: EventClass,
     events: Vec<Event>,
     listener: Option<Arc<dyn Listener>>,
     /// Changed keys that clients wait for, with their databases, in the order of their changes.
-    awaited: Vec<(usize, Box<[u8]>)>,
+    ready_keys: Vec<(usize, Box<[u8]>)>,
     /// The watchers of keys that the command may have changed.
     watched: Vec<Arc<Watcher>>,
     /// Changed keys that clients may have cached.
@@ -113,12 +113,12 @@ impl Effects {
 
     /// Begins a command.
     #[inline]
-    pub fn begin(&mut self, has_readers: bool, heard: EventClass, database: usize) {
+    pub fn begin(&mut self, has_readers: bool, event_mask: EventClass, database: usize) {
         self.dirty = 0;
         self.has_readers = has_readers && self.verbatim.is_none();
-        self.heard = heard;
+        self.event_mask = event_mask;
         self.database = database;
-        self.working_on = database;
+        self.current_database = database;
         if self.marked {
             self.clear_marks();
         }
@@ -128,7 +128,7 @@ impl Effects {
     #[inline(never)]
     fn clear_marks(&mut self) {
         self.marked = false;
-        self.propagation = Propagation::AsItCame;
+        self.propagation = Propagation::AsReceived;
         self.clear_records();
         self.events.clear();
         self.watched.clear();
@@ -137,8 +137,8 @@ impl Effects {
 
     /// Sets which readers of the log receive the effects of the following
     /// commands. Valid only within a [group](Effects::begin_group).
-    pub fn set_reach(&mut self, reach: Reach) {
-        self.reach = reach;
+    pub fn set_propagation_targets(&mut self, targets: PropagationTargets) {
+        self.targets = targets;
     }
 
     /// Counts `n` changes. A command that made none is not propagated.
@@ -205,7 +205,7 @@ impl Effects {
     /// Fires a keyspace event.
     #[inline]
     pub fn notify(&mut self, class: EventClass, name: &'static str, key: &[u8]) {
-        if self.heard.intersects(class) {
+        if self.event_mask.intersects(class) {
             self.note_event(name, key);
         }
     }
@@ -213,41 +213,41 @@ impl Effects {
     #[cold]
     fn note_event(&mut self, name: &'static str, key: &[u8]) {
         self.marked = true;
-        self.events.push(Event { database: self.working_on, name, key: key.to_vec() });
+        self.events.push(Event { database: self.current_database, name, key: key.to_vec() });
     }
 
     /// Records a change of a key that clients wait for.
     #[cold]
-    pub(crate) fn awaited_changed(&mut self, database: usize, key: &[u8]) {
-        if !self.awaited.iter().any(|(number, known)| *number == database && known.as_ref() == key) {
-            self.awaited.push((database, key.into()));
+    pub(crate) fn note_ready_key(&mut self, database: usize, key: &[u8]) {
+        if !self.ready_keys.iter().any(|(number, known)| *number == database && known.as_ref() == key) {
+            self.ready_keys.push((database, key.into()));
         }
     }
 
     /// Records the watchers of a key that may have changed.
-    pub(crate) fn watched_changed(&mut self, watches: &[Watch]) {
+    pub(crate) fn note_watched_change(&mut self, watches: &[Watch]) {
         self.marked = true;
         self.watched.extend(watches.iter().map(|watch| watch.watcher.clone()));
     }
 
     /// Whether all changed keys are noted.
     #[inline]
-    pub(crate) fn hears_changes(&self) -> bool {
-        self.heard.contains(EventClass::CHANGE)
+    pub(crate) fn notes_all_changes(&self) -> bool {
+        self.event_mask.contains(EventClass::CHANGE)
     }
 
     /// Notes that a key that clients may have cached may have changed.
-    pub(crate) fn cached_changed(&mut self, database: usize, key: &[u8], has_readers: bool) {
-        if has_readers || self.hears_changes() {
+    pub(crate) fn note_cached_change(&mut self, database: usize, key: &[u8], has_readers: bool) {
+        if has_readers || self.notes_all_changes() {
             self.marked = true;
             self.changes.note(database, key, has_readers);
         }
     }
 
     /// Records that a key that clients may have cached expired or was evicted, in whole or in part.
-    pub(crate) fn cached_lost(&mut self, database: usize, key: &[u8], has_readers: bool) {
-        if has_readers || self.hears_changes() {
-            self.changes.lost(database, key, has_readers);
+    pub(crate) fn note_cached_reclaimed(&mut self, database: usize, key: &[u8], has_readers: bool) {
+        if has_readers || self.notes_all_changes() {
+            self.changes.reclaimed(database, key, has_readers);
         }
     }
 
@@ -258,20 +258,20 @@ impl Effects {
 
     /// Sets the client that runs the following commands, if it uses
     /// NOLOOP tracking; 0 for other clients. Returns the previous one.
-    pub fn set_author(&mut self, author: u64) -> u64 {
-        std::mem::replace(&mut self.changes.author, author)
+    pub fn set_noloop_writer(&mut self, noloop_writer: u64) -> u64 {
+        std::mem::replace(&mut self.changes.noloop_writer, noloop_writer)
     }
 
     /// The changed keys that clients may have cached, in the order of
     /// their changes. They accumulate across commands until taken.
     pub fn take_stale(&mut self) -> Vec<Stale> {
-        self.changes.lost_bytes = 0;
+        self.changes.reclaimed_bytes = 0;
         std::mem::take(&mut self.changes.stale)
     }
 
     /// Bytes of those among them that expired or were evicted.
-    pub fn lost_bytes(&self) -> usize {
-        self.changes.lost_bytes
+    pub fn reclaimed_bytes(&self) -> usize {
+        self.changes.reclaimed_bytes
     }
 
     /// Whether everything that clients have cached became stale since the last call.
@@ -281,39 +281,39 @@ impl Effects {
 
     /// True if changes are pending for clients that wait for keys or have cached them.
     #[inline]
-    pub fn concern_others(&self) -> bool {
-        self.has_awaited() | self.changes.are_there()
+    pub fn has_pending_notifications(&self) -> bool {
+        self.has_ready_keys() | self.changes.is_pending()
     }
 
     /// True if keys that clients wait for have changed.
     #[inline]
-    pub fn has_awaited(&self) -> bool {
-        !self.awaited.is_empty()
+    pub fn has_ready_keys(&self) -> bool {
+        !self.ready_keys.is_empty()
     }
 
     /// The changed keys that clients wait for, with their databases. They accumulate across commands until taken.
-    pub fn take_awaited(&mut self) -> Vec<(usize, Box<[u8]>)> {
-        std::mem::take(&mut self.awaited)
+    pub fn take_ready_keys(&mut self) -> Vec<(usize, Box<[u8]>)> {
+        std::mem::take(&mut self.ready_keys)
     }
 
     /// Sets the database being modified; returns the previous one.
-    pub(crate) fn work_on(&mut self, database: usize) -> usize {
-        std::mem::replace(&mut self.working_on, database)
+    pub(crate) fn set_current_database(&mut self, database: usize) -> usize {
+        std::mem::replace(&mut self.current_database, database)
     }
 
     /// Number of the database being modified.
-    pub(crate) fn works_on(&self) -> usize {
-        self.working_on
+    pub(crate) fn current_database(&self) -> usize {
+        self.current_database
     }
 
     /// A key was deleted because it had expired; its value is freed in the background if `lazy`.
     pub(crate) fn expired(&mut self, key: Key<'_>, lazy: bool) {
-        let elsewhere = self.working_on != self.database;
+        let elsewhere = self.current_database != self.database;
         let words = &[deletion(lazy), key.bytes];
-        if self.reach != Reach::Everybody {
-            self.record_for_everybody(self.working_on, words);
+        if self.targets != PropagationTargets::All {
+            self.record_for_all(self.current_database, words);
         } else if elsewhere {
-            self.record_select(self.working_on);
+            self.record_select(self.current_database);
             self.record(words);
             self.record_select(self.database);
         } else {
@@ -339,15 +339,15 @@ impl Effects {
     pub(crate) fn fields_expired(&mut self, key: Key<'_>, fields: &[Vec<u8>], emptied: bool, lazy: bool) {
         let words = [b"HDEL", key.bytes].into_iter().chain(fields.iter().map(Vec::as_slice));
         let words = words.collect::<Vec<_>>();
-        match self.reach {
-            Reach::Everybody => self.record(&words),
-            _ => self.record_for_everybody(self.database, &words),
+        match self.targets {
+            PropagationTargets::All => self.record(&words),
+            _ => self.record_for_all(self.database, &words),
         }
         self.notify(EventClass::EXPIRED, "hexpired", key.bytes);
         if emptied {
-            match self.reach {
-                Reach::Everybody => self.record(&[deletion(lazy), key.bytes]),
-                _ => self.record_for_everybody(self.database, &[deletion(lazy), key.bytes]),
+            match self.targets {
+                PropagationTargets::All => self.record(&[deletion(lazy), key.bytes]),
+                _ => self.record_for_all(self.database, &[deletion(lazy), key.bytes]),
             }
             self.notify(EventClass::GENERIC, "del", key.bytes);
         }
@@ -355,13 +355,13 @@ impl Effects {
 
     /// Propagates a change that no command asked for, and so goes to all readers, before the effects of the command.
     #[cold]
-    fn record_for_everybody(&mut self, database: usize, words: &[&[u8]]) {
+    fn record_for_all(&mut self, database: usize, words: &[&[u8]]) {
         if let Some(group) = &mut self.group
             && self.has_readers
         {
             let mut record = Vec::new();
             encode(&mut record, words.iter().copied());
-            group.add(database, &record, 1, &[], Reach::Everybody);
+            group.add(database, &record, 1, &[], PropagationTargets::All);
         }
     }
 
@@ -386,9 +386,9 @@ impl Effects {
     #[inline]
     pub fn commit(&mut self, log: &WriteLog, request: Args<'_>) -> bool {
         let is_plain = !self.marked && self.verbatim.is_none();
-        let is_unsaid = !self.has_readers || self.dirty == 0;
+        let is_unpropagated = !self.has_readers || self.dirty == 0;
         match is_plain {
-            true if is_unsaid => false,
+            true if is_unpropagated => false,
             true => self.commit_request(log, request),
             false => self.commit_marks(log, request),
         }
@@ -409,23 +409,23 @@ impl Effects {
     #[inline(never)]
     fn commit_marks(&mut self, log: &WriteLog, request: Args<'_>) -> bool {
         if !self.events.is_empty() | !self.watched.is_empty() | self.changes.has_noted() {
-            self.tell();
+            self.notify_listeners();
         }
         if !self.has_readers {
             return self.commit_verbatim(log);
         }
-        let as_it_came = match self.propagation {
-            Propagation::AsItCame => self.dirty > 0,
+        let as_received = match self.propagation {
+            Propagation::AsReceived => self.dirty > 0,
             Propagation::Always => true,
             Propagation::Instead => false,
         };
-        self.append(log, as_it_came.then_some(request))
+        self.append(log, as_received.then_some(request))
     }
 
     #[cold]
-    fn tell(&mut self) {
+    fn notify_listeners(&mut self) {
         if let Some(listener) = &self.listener {
-            listener.hear(&self.events);
+            listener.on_events(&self.events);
             self.events.clear();
         }
         if self.dirty > 0 {
@@ -434,13 +434,13 @@ impl Effects {
         }
     }
 
-    /// From now on, propagates only the primary's log as received: see [`Effects::repeat`].
-    pub fn repeat_others(&mut self) {
+    /// From now on, propagates only the primary's log as received: see [`Effects::relay`].
+    pub fn relay_only(&mut self) {
         self.verbatim = Some(Default::default());
     }
 
     /// Sets the part of the primary's log to be committed next; with `replica_only`, it changes no data.
-    pub fn repeat(&mut self, bytes: &[u8], replica_only: bool) {
+    pub fn relay(&mut self, bytes: &[u8], replica_only: bool) {
         let (verbatim, was_replica_only) = self.verbatim.get_or_insert_default();
         *was_replica_only = replica_only && (verbatim.is_empty() || *was_replica_only);
         verbatim.extend_from_slice(bytes);
@@ -471,13 +471,13 @@ impl Effects {
         if self.record_count == 0 {
             return false;
         }
-        let Effects { database, records, record_count, replica_only, group, reach, .. } = self;
+        let Effects { database, records, record_count, replica_only, group, targets, .. } = self;
         match group {
             None => {
                 let databases = (*database, *database);
                 log.append(&Batch { databases, records, record_count: *record_count, replica_only, aof_only: &[] });
             }
-            Some(group) => group.add(*database, records, *record_count, replica_only, *reach),
+            Some(group) => group.add(*database, records, *record_count, replica_only, *targets),
         }
         true
     }
@@ -516,9 +516,9 @@ impl Group {
         records: &[u8],
         record_count: usize,
         replica_only: &[Range<usize>],
-        reach: Reach,
+        targets: PropagationTargets,
     ) {
-        if reach == Reach::Nobody {
+        if targets == PropagationTargets::None {
             return;
         }
         let (first, last) = self.databases.unwrap_or((database, database));
@@ -528,21 +528,21 @@ impl Group {
         }
         self.databases = Some((first, database));
         let start = self.records.len();
-        match reach {
-            Reach::Everybody => {
+        match targets {
+            PropagationTargets::All => {
                 self.replica_only.extend(
                     replica_only.iter().map(|replica_only| start + replica_only.start..start + replica_only.end),
                 );
             }
-            Reach::Replicas => self.replica_only.push(start..start + records.len()),
-            Reach::Files => {
+            PropagationTargets::Replicas => self.replica_only.push(start..start + records.len()),
+            PropagationTargets::AofOnly => {
                 let data = without(records, replica_only);
                 if !data.is_empty() {
                     self.aof_only.push((start, data));
                 }
                 return;
             }
-            Reach::Nobody => {}
+            PropagationTargets::None => {}
         }
         self.records.extend_from_slice(records);
         self.record_count += record_count;

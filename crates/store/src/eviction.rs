@@ -11,7 +11,7 @@
 
 use crate::access::Access;
 use crate::chance;
-use crate::db::{Counters, discard, tell_of_loss};
+use crate::db::{Counters, discard, notify_reclaimed};
 use crate::effects::{Effects, EventClass};
 use crate::entry::Entry;
 use crate::hash::Key;
@@ -28,7 +28,7 @@ const DRAWS_MAX: usize = 4;
 /// Maximum number of partitions of one database that are sampled per evicted key.
 const PARTITIONS_MAX: usize = 4;
 /// Number of evictions for which a database without candidates is skipped, unless the others have none either.
-const REST: u8 = 64;
+const SKIPPED_EVICTIONS: u8 = 64;
 /// Lazy-free backlog, in bytes, above which evicted values are freed synchronously: writers must not outrun it.
 const BACKLOG_MAX: usize = 16 << 20;
 
@@ -100,7 +100,7 @@ struct Pool(Vec<Candidate>);
 
 impl Pool {
     /// Whether a candidate of this rank would be accepted.
-    fn wants(&self, rank: u64) -> bool {
+    fn accepts(&self, rank: u64) -> bool {
         self.0.len() < POOL || self.0.first().is_none_or(|worst| rank > worst.rank)
     }
 
@@ -110,7 +110,7 @@ impl Pool {
         if let Some(known) = self.0.iter().position(same) {
             self.0.remove(known);
         } else if self.0.len() == POOL {
-            if !self.wants(candidate.rank) {
+            if !self.accepts(candidate.rank) {
                 return;
             }
             self.0.remove(0);
@@ -148,7 +148,7 @@ pub struct Pass<'a> {
     /// Scratch space.
     pub effects: &'a mut Effects,
     /// Which classes of events are to be fired.
-    pub heard: EventClass,
+    pub event_mask: EventClass,
 }
 
 /// The outcome for a candidate.
@@ -171,7 +171,7 @@ pub struct Evictor {
     /// The last database that was sampled; the next search starts after it.
     next_database: usize,
     /// By database: the number of evictions for which it is skipped.
-    rests: Vec<u8>,
+    skips: Vec<u8>,
     /// Buffer for the name of the key to evict.
     name: Vec<u8>,
 }
@@ -181,7 +181,7 @@ impl Evictor {
     pub fn new(seed: u64) -> Self {
         // The generator's state must not be zero, and its bits should be mixed.
         let random = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        Evictor { pool: Pool::default(), policy: None, random, next_database: 0, rests: Vec::new(), name: Vec::new() }
+        Evictor { pool: Pool::default(), policy: None, random, next_database: 0, skips: Vec::new(), name: Vec::new() }
     }
 
     /// Evicts a key; about how many bytes that frees. If no key may go, frees the empty tables that commands left
@@ -191,7 +191,7 @@ impl Evictor {
             self.policy = Some(pass.policy);
             self.pool = Pool::default();
         }
-        self.rests.resize(pass.keyspace.databases(), 0);
+        self.skips.resize(pass.keyspace.databases(), 0);
         loop {
             if !self.find_candidates(&pass) {
                 let bytes = release_empty_tables(pass.keyspace);
@@ -209,29 +209,29 @@ impl Evictor {
 
     /// Adds candidates to the pool; returns false if there are none.
     fn find_candidates(&mut self, pass: &Pass<'_>) -> bool {
-        if self.look_around(pass) {
+        if self.sample_databases(pass) {
             return true;
         }
         // Databases that were skipped may have received keys in the meantime.
-        let rested = self.rests.iter().any(|rest| *rest > 0);
-        self.rests.fill(0);
-        rested && self.look_around(pass)
+        let skipped = self.skips.iter().any(|skip| *skip > 0);
+        self.skips.fill(0);
+        skipped && self.sample_databases(pass)
     }
 
-    fn look_around(&mut self, pass: &Pass<'_>) -> bool {
+    fn sample_databases(&mut self, pass: &Pass<'_>) -> bool {
         let mut found = false;
         for _ in 0..pass.keyspace.databases() {
             self.next_database = (self.next_database + 1) % pass.keyspace.databases();
             let number = self.next_database;
-            if self.rests[number] > 0 {
-                self.rests[number] -= 1;
+            if self.skips[number] > 0 {
+                self.skips[number] -= 1;
             } else if self.sample_database(pass, number) {
                 found = true;
                 if pass.policy.order == Order::Random {
                     break;
                 }
             } else {
-                self.rests[number] = REST;
+                self.skips[number] = SKIPPED_EVICTIONS;
             }
         }
         found
@@ -240,7 +240,7 @@ impl Evictor {
     /// Samples keys of a database; returns false if it has no candidates.
     fn sample_database(&mut self, pass: &Pass<'_>, number: usize) -> bool {
         let database = pass.keyspace.database_at(number);
-        if !pass.keyspace.is_made(database)
+        if !pass.keyspace.is_allocated(database)
             || (pass.policy.scope == Scope::Volatile && !pass.keyspace.ever_volatile(database))
         {
             return false;
@@ -292,7 +292,7 @@ impl Evictor {
             let next = locked.partition(address).sample(position, buckets, wanted, volatile, |entry| {
                 seen += 1;
                 let rank = pass.policy.rank(&entry, pass.access, pass.now_ms);
-                if self.pool.wants(rank) {
+                if self.pool.accepts(rank) {
                     let hash = pass.keyspace.key(entry.key()).hash;
                     self.pool.offer(Candidate { rank, database: number, hash });
                 }
@@ -330,10 +330,10 @@ impl Evictor {
         let (key, bytes) = (Key { bytes: &self.name, hash }, entry.memory(WEIGHED));
         let lazy = pass.lazy && keyspace.lazy_free.pending_bytes() < BACKLOG_MAX;
         let effects = &mut *pass.effects;
-        effects.begin(keyspace.log.has_readers(), pass.heard | keyspace.tracking.heard(), number);
+        effects.begin(keyspace.log.has_readers(), pass.event_mask | keyspace.tracking.event_mask(), number);
         locked.with_partition(address, |partition| {
             discard(keyspace, partition, place, lazy);
-            tell_of_loss(partition, effects, number, key);
+            notify_reclaimed(partition, effects, number, key);
             // Where partitions have few keys each, tables take more than the keys.
             partition.release_empty_table();
         });
@@ -358,7 +358,7 @@ impl Evictor {
 fn release_empty_tables(keyspace: &'static Keyspace) -> usize {
     let mut bytes = 0;
     let databases = (0..keyspace.databases()).map(|number| keyspace.database_at(number));
-    for database in databases.filter(|database| keyspace.is_made(*database)) {
+    for database in databases.filter(|database| keyspace.is_allocated(*database)) {
         for partition in (0..keyspace.partitions()).filter(|at| keyspace.partition_len(database, *at) == 0) {
             let address = keyspace.address_of(database, partition);
             let locked = keyspace.try_lock_one(address);

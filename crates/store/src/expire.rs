@@ -7,10 +7,10 @@
 //! has had an expiry since its last flush is skipped as a whole, so a pass without any expiries costs next to nothing.
 
 use crate::collections::{Collection, Hash};
-use crate::db::{Counters, discard, tell_of_loss};
+use crate::db::{Counters, discard, notify_reclaimed};
 use crate::effects::{Effects, EventClass};
 use crate::hash::Key;
-use crate::keyspace::Keyspace;
+use crate::keyspace::{Keyspace, Share};
 use std::time::{Duration, Instant};
 
 /// Buckets that are visited per lock acquisition.
@@ -30,8 +30,8 @@ pub struct Sweeper {
 pub struct Pass<'a> {
     /// The keyspace.
     pub keyspace: &'static Keyspace,
-    /// This worker's number and the number of workers: they determine the worker's partitions.
-    pub share: (usize, usize),
+    /// The partitions to process.
+    pub share: Share,
     /// Current Unix time in milliseconds.
     pub now_ms: i64,
     /// Time limit of the pass.
@@ -45,14 +45,14 @@ pub struct Pass<'a> {
     /// Scratch space.
     pub effects: &'a mut Effects,
     /// Which classes of events are to be fired.
-    pub heard: EventClass,
+    pub event_mask: EventClass,
 }
 
 impl Sweeper {
     /// Processes this worker's partitions until all were visited or the budget
     /// is used up; returns true in the latter case. The caller is in a batch.
     pub fn run(&mut self, mut pass: Pass<'_>) -> bool {
-        let (worker, workers) = pass.share;
+        let Share { worker, workers } = pass.share;
         let partitions = pass.keyspace.partitions();
         let total = pass.keyspace.databases() * partitions;
         let owned = (total + workers - 1 - worker) / workers;
@@ -102,7 +102,7 @@ impl Pass<'_> {
             if step.at_end {
                 return true;
             }
-            let worthwhile = step.looked_at == 0 || step.expired * 100 > step.looked_at * self.acceptable_percent;
+            let worthwhile = step.examined == 0 || step.expired * 100 > step.examined * self.acceptable_percent;
             stale_steps = if worthwhile { 0 } else { stale_steps + 1 };
             if stale_steps > STALE_STEPS_MAX {
                 return true;
@@ -128,7 +128,7 @@ impl Pass<'_> {
         let (keyspace, now_ms, lazy) = (self.keyspace, self.now_ms, self.lazy);
         let address = keyspace.address_of(keyspace.database_at(number), partition);
         let Some(mut locked) = keyspace.try_lock_one(address) else { return false };
-        let Some((place, key_hash)) = locked.partition(address).hash_to_look_at(now_ms) else { return false };
+        let Some((place, key_hash)) = locked.partition(address).next_due_hash(now_ms) else { return false };
         let name = locked.partition(address).entry(place).key().to_vec();
         let key = Key { bytes: &name, hash: key_hash };
         let mut fields = Vec::new();
@@ -140,8 +140,12 @@ impl Pass<'_> {
                 partition.release_empty_table();
             }
             if !fields.is_empty() {
-                self.effects.begin(keyspace.log.has_readers(), self.heard | keyspace.tracking.heard(), number);
-                tell_of_loss(partition, self.effects, number, key);
+                self.effects.begin(
+                    keyspace.log.has_readers(),
+                    self.event_mask | keyspace.tracking.event_mask(),
+                    number,
+                );
+                notify_reclaimed(partition, self.effects, number, key);
             }
             emptied
         });
@@ -159,12 +163,12 @@ impl Pass<'_> {
         let keyspace = self.keyspace;
         let address = keyspace.address_of(keyspace.database_at(number), partition);
         let Some(mut locked) = keyspace.try_lock_one(address) else {
-            return Step { at_end: true, looked_at: 0, expired: 0 };
+            return Step { at_end: true, examined: 0, expired: 0 };
         };
-        let (mut looked_at, mut expired) = (0, Vec::new());
+        let (mut examined, mut expired) = (0, Vec::new());
         let at_end = locked.with_partition(address, |partition| {
             partition.sweep(BUCKETS_PER_STEP, |entry| {
-                looked_at += 1;
+                examined += 1;
                 if entry.is_expired(self.now_ms) {
                     expired.push(entry.key().to_vec());
                 }
@@ -172,11 +176,11 @@ impl Pass<'_> {
         });
         for key in &expired {
             let key = keyspace.key(key);
-            self.effects.begin(keyspace.log.has_readers(), self.heard | keyspace.tracking.heard(), number);
+            self.effects.begin(keyspace.log.has_readers(), self.event_mask | keyspace.tracking.event_mask(), number);
             locked.with_partition(address, |partition| {
                 if let Some(place) = partition.find(key) {
                     discard(keyspace, partition, place, self.lazy);
-                    tell_of_loss(partition, self.effects, number, key);
+                    notify_reclaimed(partition, self.effects, number, key);
                 }
             });
             self.counters.expired.add(1);
@@ -186,14 +190,14 @@ impl Pass<'_> {
         if !expired.is_empty() {
             locked.partition_mut(address).release_empty_table();
         }
-        Step { looked_at, expired: expired.len() as u64, at_end }
+        Step { examined, expired: expired.len() as u64, at_end }
     }
 }
 
 /// The result of a step through the keys.
 struct Step {
     /// Number of keys with an expiry that it visited.
-    looked_at: u64,
+    examined: u64,
     /// Number of keys that it deleted.
     expired: u64,
     /// Whether it reached the partition's end, or skipped it.
@@ -228,13 +232,10 @@ mod tests {
         run(&mut Db::new(&mut locked, number, env));
     }
 
+    const ONE_WORKER: Share = Share { worker: 0, workers: 1 };
+
     /// Runs one pass.
-    fn run(
-        keyspace: &'static Keyspace,
-        sweeper: &mut Sweeper,
-        share: (usize, usize),
-        acceptable_percent: u64,
-    ) -> Counters {
+    fn run(keyspace: &'static Keyspace, sweeper: &mut Sweeper, share: Share, acceptable_percent: u64) -> Counters {
         let (counters, mut effects) = (Counters::default(), Effects::default());
         let ran_out = sweeper.run(Pass {
             keyspace,
@@ -245,7 +246,7 @@ mod tests {
             lazy: true,
             counters: &counters,
             effects: &mut effects,
-            heard: EventClass::empty(),
+            event_mask: EventClass::empty(),
         });
         assert!(!ran_out);
         counters
@@ -253,7 +254,9 @@ mod tests {
 
     /// Runs one pass of each of `workers` workers; returns the number of deleted keys.
     fn sweep(keyspace: &'static Keyspace, workers: usize) -> u64 {
-        (0..workers).map(|worker| run(keyspace, &mut Sweeper::default(), (worker, workers), 0).expired.get()).sum()
+        (0..workers)
+            .map(|worker| run(keyspace, &mut Sweeper::default(), Share { worker, workers }, 0).expired.get())
+            .sum()
     }
 
     #[test]
@@ -284,7 +287,7 @@ mod tests {
         let mut sweeper = Sweeper::default();
         let mut passes = 0;
         while keyspace.len(0) > 20_000 - 20 {
-            run(keyspace, &mut sweeper, (0, 1), 10);
+            run(keyspace, &mut sweeper, ONE_WORKER, 10);
             passes += 1;
             assert!(passes < 1000, "{} are left", keyspace.len(0));
         }
@@ -313,12 +316,12 @@ mod tests {
         assert_eq!(keyspace.volatile_hashes(1), 3);
         let _ = follower.read();
         let mut sweeper = Sweeper::default();
-        assert_eq!(run(keyspace, &mut sweeper, (0, 1), 10).expired_fields.get(), 2003);
+        assert_eq!(run(keyspace, &mut sweeper, ONE_WORKER, 10).expired_fields.get(), 2003);
         assert_eq!((keyspace.len(1), keyspace.volatile_hashes(1)), (3, 1));
         let log = follower.read().unwrap_or_default();
         let log = String::from_utf8_lossy(&log);
         assert!(log.contains("HDEL\r\n$5\r\nmixed") && log.contains("UNLINK\r\n$4\r\ngone"));
-        assert_eq!(run(keyspace, &mut sweeper, (0, 1), 10).expired_fields.get(), 0);
+        assert_eq!(run(keyspace, &mut sweeper, ONE_WORKER, 10).expired_fields.get(), 0);
     }
 
     #[test]

@@ -15,10 +15,10 @@
 //!
 //! With one worker, nearly all batches belong to that worker, and it can skip partition locks while no
 //! other thread runs a batch. That worker becomes the [`BiasOwner`]. Every other participant is a revoker:
-//! it counts itself in `visits` when it enters a batch. Within a batch, the owner may become
+//! it counts itself in `revokers` when it enters a batch. Within a batch, the owner may become
 //! [exclusive](GlobalLock::become_exclusive) if no revoker has entered, and a revoker waits until the owner
 //! is no longer exclusive. Again both sides store first and load afterwards. After a revocation, the owner
-//! takes partition locks for the next `SOCIABLE` batches, so that frequent revokers do not have to wait.
+//! takes partition locks for the next `SHARED_BATCHES` batches, so that frequent revokers do not have to wait.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -28,23 +28,23 @@ use std::time::Duration;
 pub const PARTICIPANTS_MAX: usize = 1024;
 
 /// How often a thread that waits for the global lock checks whether to give up.
-const LOOK_EVERY: Duration = Duration::from_millis(1);
+const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// State of a participant's flag: not in a batch.
 const OUT: u8 = 0;
 /// In a batch.
 const IN: u8 = 1;
 /// In a batch, counted as a revoker.
-const VISITING: u8 = 2;
+const REVOKER: u8 = 2;
 /// In a batch as the exclusive bias owner: accesses partitions without their locks.
-const ALONE: u8 = 3;
+const EXCLUSIVE: u8 = 3;
 
 /// Number of batches for which the bias owner takes locks after it last noticed a revoker.
-const SOCIABLE: u32 = 64;
-/// `visits` counts present revokers in its low 32 bits and all arrivals in its high 32 bits.
+const SHARED_BATCHES: u32 = 64;
+/// `revokers` counts present revokers in its low 32 bits and all arrivals in its high 32 bits.
 const ARRIVAL: u64 = 1 << 32;
 /// Value of `bias_owner` while there is none.
-const NOBODY: usize = usize::MAX;
+const NO_OWNER: usize = usize::MAX;
 
 #[repr(align(128))]
 struct Flag(AtomicU8);
@@ -54,7 +54,7 @@ struct Flag(AtomicU8);
 pub struct GlobalLock {
     wanted: AtomicBool,
     bias_owner: AtomicUsize,
-    visits: AtomicU64,
+    revokers: AtomicU64,
     /// A participant is acquiring the lock from within its batch.
     from_within: AtomicBool,
     /// Held by the thread that holds the global lock; waiting participants queue on it.
@@ -74,7 +74,7 @@ pub struct BiasOwner {
     /// The arrivals of revokers that it has seen.
     arrivals: u64,
     /// Remaining batches in which it must take partition locks.
-    sociable: u32,
+    shared_batches_left: u32,
 }
 
 /// Proof that no other participant is in a batch. Valid until it is given up or the batch ends.
@@ -85,8 +85,8 @@ impl Default for GlobalLock {
     fn default() -> Self {
         GlobalLock {
             wanted: AtomicBool::new(false),
-            bias_owner: AtomicUsize::new(NOBODY),
-            visits: AtomicU64::new(0),
+            bias_owner: AtomicUsize::new(NO_OWNER),
+            revokers: AtomicU64::new(0),
             from_within: AtomicBool::new(false),
             admission: Mutex::new(()),
             flags: (0..PARTICIPANTS_MAX).map(|_| Flag(AtomicU8::new(OUT))).collect(),
@@ -110,23 +110,23 @@ impl GlobalLock {
         while !self.enter_while(participant, || true) {}
     }
 
-    /// Like [`enter`](Self::enter), but gives up when `patient` returns false while
+    /// Like [`enter`](Self::enter), but gives up when `keep_waiting` returns false while
     /// another thread holds the global lock. Returns whether the batch has begun.
     #[inline]
-    pub fn enter_while(&self, participant: Participant, patient: impl Fn() -> bool) -> bool {
+    pub fn enter_while(&self, participant: Participant, keep_waiting: impl Fn() -> bool) -> bool {
         let flag = &self.flags[participant.0].0;
         loop {
             flag.store(IN, Ordering::SeqCst);
             if !self.wanted.load(Ordering::SeqCst) {
                 let bias_owner = self.bias_owner.load(Ordering::Relaxed);
-                if bias_owner != NOBODY && bias_owner != participant.0 {
-                    self.visit(participant, bias_owner);
+                if bias_owner != NO_OWNER && bias_owner != participant.0 {
+                    self.revoke_bias(participant, bias_owner);
                 }
                 return true;
             }
             flag.store(OUT, Ordering::SeqCst);
-            while self.admission.try_lock_for(LOOK_EVERY).is_none() {
-                if !patient() {
+            while self.admission.try_lock_for(CHECK_INTERVAL).is_none() {
+                if !keep_waiting() {
                     return false;
                 }
             }
@@ -137,44 +137,44 @@ impl GlobalLock {
     #[inline]
     pub fn leave(&self, participant: Participant) {
         let flag = &self.flags[participant.0].0;
-        let visits = flag.load(Ordering::Relaxed) == VISITING;
+        let revokers = flag.load(Ordering::Relaxed) == REVOKER;
         flag.store(OUT, Ordering::Release);
-        if visits {
-            self.visits.fetch_sub(1, Ordering::SeqCst);
+        if revokers {
+            self.revokers.fetch_sub(1, Ordering::SeqCst);
         }
     }
 
     /// Revokes the bias: counts this batch as a revoker's and waits until the owner takes partition locks again.
     #[cold]
-    fn visit(&self, participant: Participant, bias_owner: usize) {
-        self.flags[participant.0].0.store(VISITING, Ordering::Relaxed);
-        self.visits.fetch_add(ARRIVAL | 1, Ordering::SeqCst);
+    fn revoke_bias(&self, participant: Participant, bias_owner: usize) {
+        self.flags[participant.0].0.store(REVOKER, Ordering::Relaxed);
+        self.revokers.fetch_add(ARRIVAL | 1, Ordering::SeqCst);
         let mut spins = 0u32;
-        while self.flags[bias_owner].0.load(Ordering::SeqCst) == ALONE {
+        while self.flags[bias_owner].0.load(Ordering::SeqCst) == EXCLUSIVE {
             spins += 1;
             if spins < 100 { std::hint::spin_loop() } else { std::thread::yield_now() }
         }
     }
 
     /// Makes a participant, which must not be in a batch, the bias owner.
-    pub fn settle(&self, participant: Participant) -> BiasOwner {
+    pub fn set_bias_owner(&self, participant: Participant) -> BiasOwner {
         // Participants that are in a batch now were not counted as revokers, so wait for them.
         let _guard = self.take();
         self.bias_owner.store(participant.0, Ordering::Relaxed);
-        BiasOwner { number: participant.0, arrivals: 0, sociable: 0 }
+        BiasOwner { number: participant.0, arrivals: 0, shared_batches_left: 0 }
     }
 
     /// Begins an exclusive batch of the bias owner. Returns `None`, without beginning a batch, if another thread holds
     /// or wants the global lock, if there are revokers, or while the owner still has to take locks after a revocation.
     #[inline]
     pub fn enter_exclusive(&self, bias_owner: &BiasOwner) -> Option<Exclusive> {
-        if bias_owner.sociable > 0 {
+        if bias_owner.shared_batches_left > 0 {
             return None;
         }
         let flag = &self.flags[bias_owner.number].0;
-        flag.store(ALONE, Ordering::SeqCst);
+        flag.store(EXCLUSIVE, Ordering::SeqCst);
         let wanted = self.wanted.load(Ordering::SeqCst);
-        if !wanted && self.visits.load(Ordering::SeqCst) == bias_owner.arrivals {
+        if !wanted && self.revokers.load(Ordering::SeqCst) == bias_owner.arrivals {
             return Some(Exclusive(()));
         }
         flag.store(OUT, Ordering::SeqCst);
@@ -184,17 +184,17 @@ impl GlobalLock {
     /// Called within the owner's batch: returns proof of exclusivity if there are no revokers and no recent revocation.
     #[inline]
     pub fn become_exclusive(&self, bias_owner: &mut BiasOwner) -> Option<Exclusive> {
-        let arrivals = self.visits.load(Ordering::Relaxed) & !(ARRIVAL - 1);
+        let arrivals = self.revokers.load(Ordering::Relaxed) & !(ARRIVAL - 1);
         if arrivals != bias_owner.arrivals {
-            (bias_owner.arrivals, bias_owner.sociable) = (arrivals, SOCIABLE);
+            (bias_owner.arrivals, bias_owner.shared_batches_left) = (arrivals, SHARED_BATCHES);
         }
-        if bias_owner.sociable > 0 {
-            bias_owner.sociable -= 1;
+        if bias_owner.shared_batches_left > 0 {
+            bias_owner.shared_batches_left -= 1;
             return None;
         }
         let flag = &self.flags[bias_owner.number].0;
-        flag.store(ALONE, Ordering::SeqCst);
-        if self.visits.load(Ordering::SeqCst) != arrivals {
+        flag.store(EXCLUSIVE, Ordering::SeqCst);
+        if self.revokers.load(Ordering::SeqCst) != arrivals {
             flag.store(IN, Ordering::SeqCst);
             return None;
         }
@@ -203,7 +203,7 @@ impl GlobalLock {
 
     /// Ends exclusivity and lets revokers in. The batch continues and takes partition locks.
     #[inline]
-    pub fn receive(&self, bias_owner: Participant, _: Exclusive) {
+    pub fn end_exclusive(&self, bias_owner: Participant, _: Exclusive) {
         self.flags[bias_owner.0].0.store(IN, Ordering::Release);
     }
 
@@ -224,23 +224,23 @@ impl GlobalLock {
         }
     }
 
-    /// Like [`take`](Self::take), but gives up and returns `None` when `patient` returns false.
-    pub fn take_while(&self, patient: impl Fn() -> bool) -> Option<GlobalGuard<'_>> {
+    /// Like [`take`](Self::take), but gives up and returns `None` when `keep_waiting` returns false.
+    pub fn take_while(&self, keep_waiting: impl Fn() -> bool) -> Option<GlobalGuard<'_>> {
         loop {
-            let Some(admission) = self.admission.try_lock_for(LOOK_EVERY) else {
-                if patient() {
+            let Some(admission) = self.admission.try_lock_for(CHECK_INTERVAL) else {
+                if keep_waiting() {
                     continue;
                 }
                 return None;
             };
             self.wanted.store(true, Ordering::SeqCst);
-            let is_over = || self.from_within.load(Ordering::SeqCst) || !patient();
+            let is_over = || self.from_within.load(Ordering::SeqCst) || !keep_waiting();
             if self.wait_for_batches(None, is_over) {
-                return Some(GlobalGuard { global: self, _gate: admission });
+                return Some(GlobalGuard { global: self, _admission: admission });
             }
             self.wanted.store(false, Ordering::SeqCst);
             MutexGuard::unlock_fair(admission);
-            if !patient() {
+            if !keep_waiting() {
                 return None;
             }
             std::thread::yield_now();
@@ -256,7 +256,7 @@ impl GlobalLock {
         self.wanted.store(true, Ordering::SeqCst);
         self.wait_for_batches(Some(participant), || false);
         self.from_within.store(false, Ordering::SeqCst);
-        GlobalGuard { global: self, _gate: admission }
+        GlobalGuard { global: self, _admission: admission }
     }
 
     /// Waits until all flags except that of `own` are clear; returns false if `is_over` returned true first.
@@ -282,7 +282,7 @@ impl GlobalLock {
 /// The held global lock; dropping it releases the lock.
 pub struct GlobalGuard<'a> {
     global: &'a GlobalLock,
-    _gate: MutexGuard<'a, ()>,
+    _admission: MutexGuard<'a, ()>,
 }
 
 impl Drop for GlobalGuard<'_> {
@@ -338,7 +338,7 @@ mod tests {
         let shared = Arc::new(Shared(GlobalLock::default(), UnsafeCell::new(0), AtomicUsize::new(0)));
         let (rounds, lock) = (if cfg!(miri) { 30 } else { 20_000 }, Arc::new(Mutex::new(())));
         let home = shared.0.join().expect("room");
-        let mut bias_owner = shared.0.settle(home);
+        let mut bias_owner = shared.0.set_bias_owner(home);
         let revokers: Vec<_> = (0..2)
             .map(|_| {
                 let (shared, lock) = (shared.clone(), lock.clone());
@@ -376,7 +376,7 @@ mod tests {
             drop(held);
             done += 1;
             if let Some(exclusive) = exclusive.filter(|_| round % 2 == 0) {
-                shared.0.receive(home, exclusive);
+                shared.0.end_exclusive(home, exclusive);
                 let _held = lock.lock();
                 // SAFETY: the mutex is held.
                 unsafe { *shared.1.get() += 1 };

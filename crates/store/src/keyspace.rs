@@ -10,8 +10,8 @@
 //! one, and retries. The one exception is a script, which discovers the keys it needs while it runs
 //! and may wait for [more partitions](Locked::add); only one script does so at a time.
 
-mod attention;
 mod locked;
+mod observers;
 
 use crate::global_lock::{Exclusive, GlobalLock};
 use crate::hash::{Key, KeyHasher};
@@ -32,11 +32,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// How often a thread that waits for a partition lock checks whether to give up.
-const LOOK_EVERY: Duration = Duration::from_micros(200);
+const CHECK_INTERVAL: Duration = Duration::from_micros(200);
 
-/// How long [`Keyspace::give_way`] waits for threads queued on
+/// How long [`Keyspace::yield_to_waiters`] waits for threads queued on
 /// a lock: the number of checks, and the pause between them.
-const GIVES_WAY: (usize, Duration) = (100, Duration::from_micros(50));
+const YIELD_CHECKS: (usize, Duration) = (100, Duration::from_micros(50));
 
 /// All databases of a server, and a staging database for each: initially empty and not
 /// visible to clients, filled by a full sync or load and then exchanged with the live one.
@@ -60,7 +60,7 @@ pub struct Keyspace {
 
 #[derive(Default)]
 struct Database {
-    cells: OnceLock<&'static [PartitionSlot]>,
+    slots: OnceLock<&'static [PartitionSlot]>,
     /// Set when a partition gets its first key with an expiry, or its first
     /// hash with an expiring field; cleared when the database is flushed.
     ever_volatile: AtomicBool,
@@ -75,16 +75,16 @@ pub(crate) struct PartitionSlot {
     lock: RawMutex,
     /// Number of threads that wait for the lock, and how many times one of them has acquired it.
     waiting: AtomicU32,
-    turns: AtomicU32,
+    acquisitions: AtomicU32,
     len: AtomicUsize,
     volatile: AtomicUsize,
     volatile_hashes: AtomicUsize,
-    partition: Apart<UnsafeCell<Partition>>,
+    partition: CacheAligned<UnsafeCell<Partition>>,
 }
 
 /// Alignment that puts a value on its own cache lines.
 #[repr(align(128))]
-struct Apart<T>(T);
+struct CacheAligned<T>(T);
 
 impl PartitionSlot {
     #[inline]
@@ -92,18 +92,18 @@ impl PartitionSlot {
         self.partition.0.get()
     }
 
-    /// Locks the partition; returns false if `patient`, called periodically, returned false first.
-    fn lock_while(&self, patient: impl Fn() -> bool) -> bool {
+    /// Locks the partition; returns false if `keep_waiting`, called periodically, returned false first.
+    fn lock_while(&self, keep_waiting: impl Fn() -> bool) -> bool {
         if self.lock.try_lock() {
             return true;
         }
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let locked = loop {
-            if self.lock.try_lock_for(LOOK_EVERY) {
-                self.turns.fetch_add(1, Ordering::Relaxed);
+            if self.lock.try_lock_for(CHECK_INTERVAL) {
+                self.acquisitions.fetch_add(1, Ordering::Relaxed);
                 break true;
             }
-            if !patient() {
+            if !keep_waiting() {
                 break false;
             }
         };
@@ -123,6 +123,16 @@ impl PartitionSlot {
 
 // SAFETY: the partition is reached only through `Locked`, which holds its lock or the global lock, or is exclusive.
 unsafe impl Sync for PartitionSlot {}
+
+/// One worker's share of the partitions: those whose index, counted through all databases, has the remainder `worker`
+/// when divided by `workers`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Number of the worker, from 0 on.
+    pub worker: usize,
+    /// Number of workers.
+    pub workers: usize,
+}
 
 /// A partition's place in the lock order: database in the high half, partition in the low half of one word.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -165,8 +175,9 @@ impl Keyspace {
         self.databases() + number
     }
 
-    /// Number of databases and staging databases: the upper bound for the argument of [`is_made`](Self::is_made).
-    pub(crate) fn places(&self) -> usize {
+    /// Number of databases and staging databases: the upper bound for the argument of
+    /// [`is_allocated`](Self::is_allocated).
+    pub(crate) fn databases_total(&self) -> usize {
         self.databases.len()
     }
 
@@ -195,7 +206,7 @@ impl Keyspace {
 
     /// Keys in a database, counted without locks.
     pub fn len(&self, number: usize) -> usize {
-        self.sum(number, |cell| &cell.len)
+        self.sum(number, |slot| &slot.len)
     }
 
     /// True when the database has no keys.
@@ -205,35 +216,35 @@ impl Keyspace {
 
     /// Keys with an expiry in a database, counted without locks.
     pub fn volatile(&self, number: usize) -> usize {
-        self.sum(number, |cell| &cell.volatile)
+        self.sum(number, |slot| &slot.volatile)
     }
 
     /// Hashes that have fields with an expiry in a database, counted without locks.
     pub fn volatile_hashes(&self, number: usize) -> usize {
-        self.sum(number, |cell| &cell.volatile_hashes)
+        self.sum(number, |slot| &slot.volatile_hashes)
     }
 
     fn sum(&self, number: usize, of: impl Fn(&PartitionSlot) -> &AtomicUsize) -> usize {
-        let cells = self.databases[self.database_at(number)].cells.get();
-        cells.map_or(0, |cells| cells.iter().map(|cell| of(cell).load(Ordering::Relaxed)).sum())
+        let slots = self.databases[self.database_at(number)].slots.get();
+        slots.map_or(0, |slots| slots.iter().map(|slot| of(slot).load(Ordering::Relaxed)).sum())
     }
 
     /// Keys in one partition, read without its lock.
     pub(crate) fn partition_len(&self, database: usize, partition: usize) -> usize {
-        let cells = self.databases[database].cells.get();
-        cells.map_or(0, |cells| cells[partition].len.load(Ordering::Relaxed))
+        let slots = self.databases[database].slots.get();
+        slots.map_or(0, |slots| slots[partition].len.load(Ordering::Relaxed))
     }
 
     /// Keys with an expiry in one partition, read without its lock.
     pub(crate) fn partition_volatile(&self, database: usize, partition: usize) -> usize {
-        let cells = self.databases[database].cells.get();
-        cells.map_or(0, |cells| cells[partition].volatile.load(Ordering::Relaxed))
+        let slots = self.databases[database].slots.get();
+        slots.map_or(0, |slots| slots[partition].volatile.load(Ordering::Relaxed))
     }
 
     /// Hashes that have fields with an expiry in one partition, read without its lock.
     pub(crate) fn partition_volatile_hashes(&self, database: usize, partition: usize) -> usize {
-        let cells = self.databases[database].cells.get();
-        cells.map_or(0, |cells| cells[partition].volatile_hashes.load(Ordering::Relaxed))
+        let slots = self.databases[database].slots.get();
+        slots.map_or(0, |slots| slots[partition].volatile_hashes.load(Ordering::Relaxed))
     }
 
     /// False if no key and no hash field of a database has had an expiry since the last flush. Read without locks.
@@ -242,36 +253,36 @@ impl Keyspace {
     }
 
     /// Whether the partitions of a database have been created.
-    pub(crate) fn is_made(&self, database: usize) -> bool {
-        self.databases[database].cells.get().is_some()
+    pub(crate) fn is_allocated(&self, database: usize) -> bool {
+        self.databases[database].slots.get().is_some()
     }
 
     /// The partitions of a database, created on first use.
     #[inline]
-    pub(crate) fn cells(&self, database: usize) -> &[PartitionSlot] {
-        match self.databases[database].cells.get() {
-            Some(cells) => cells,
-            None => self.make_cells(database),
+    pub(crate) fn slots(&self, database: usize) -> &[PartitionSlot] {
+        match self.databases[database].slots.get() {
+            Some(slots) => slots,
+            None => self.create_slots(database),
         }
     }
 
     #[cold]
-    fn make_cells(&self, database: usize) -> &[PartitionSlot] {
-        let cell = || PartitionSlot {
+    fn create_slots(&self, database: usize) -> &[PartitionSlot] {
+        let slot = || PartitionSlot {
             lock: RawMutex::INIT,
             waiting: AtomicU32::new(0),
-            turns: AtomicU32::new(0),
+            acquisitions: AtomicU32::new(0),
             len: AtomicUsize::new(0),
             volatile: AtomicUsize::new(0),
             volatile_hashes: AtomicUsize::new(0),
-            partition: Apart(UnsafeCell::new(Partition::new(self.hasher))),
+            partition: CacheAligned(UnsafeCell::new(Partition::new(self.hasher))),
         };
-        self.databases[database].cells.get_or_init(|| allocate_cells(self.partitions, cell))
+        self.databases[database].slots.get_or_init(|| allocate_slots(self.partitions, slot))
     }
 
     #[inline]
-    fn cell(&self, address: Address) -> &PartitionSlot {
-        &self.cells(address.database())[address.partition()]
+    fn slot(&self, address: Address) -> &PartitionSlot {
+        &self.slots(address.database())[address.partition()]
     }
 
     /// The partition of a key in database `number`. Valid until the next SWAPDB, which no batch overlaps.
@@ -295,10 +306,10 @@ impl Keyspace {
     /// bucket if the caller is exclusive, else its partition's lock and fields.
     #[inline]
     pub fn prefetch_bucket(&self, number: usize, hash: u64, exclusive: Option<&Exclusive>) {
-        let cells = self.cells(self.database_at(number));
+        let slots = self.slots(self.database_at(number));
         match exclusive {
-            Some(_) => self.glance(cells, hash, exclusive, |partition| partition.table().prefetch_bucket(hash)),
-            None => cells[self.partition_of(hash)].prefetch(),
+            Some(_) => self.peek_partition(slots, hash, exclusive, |partition| partition.table().prefetch_bucket(hash)),
+            None => slots[self.partition_of(hash)].prefetch(),
         }
     }
 
@@ -312,29 +323,35 @@ impl Keyspace {
     /// and their buckets if that did not. Skips keys whose partition is locked by another thread.
     #[inline]
     pub fn prefetch_entries(&self, number: usize, hashes: &[u64], exclusive: Option<&Exclusive>) {
-        let cells = self.cells(self.database_at(number));
+        let slots = self.slots(self.database_at(number));
         if exclusive.is_none() {
             for hash in hashes {
-                self.glance(cells, *hash, exclusive, |partition| partition.table().prefetch_bucket(*hash));
+                self.peek_partition(slots, *hash, exclusive, |partition| partition.table().prefetch_bucket(*hash));
             }
         }
         for hash in hashes {
-            self.glance(cells, *hash, exclusive, |partition| partition.table().prefetch_element(*hash));
+            self.peek_partition(slots, *hash, exclusive, |partition| partition.table().prefetch_element(*hash));
         }
     }
 
     #[inline]
-    fn glance(&self, cells: &[PartitionSlot], hash: u64, exclusive: Option<&Exclusive>, look: impl FnOnce(&Partition)) {
-        let cell = &cells[self.partition_of(hash)];
+    fn peek_partition(
+        &self,
+        slots: &[PartitionSlot],
+        hash: u64,
+        exclusive: Option<&Exclusive>,
+        look: impl FnOnce(&Partition),
+    ) {
+        let slot = &slots[self.partition_of(hash)];
         if exclusive.is_some() {
             // SAFETY: no other participant is in a batch, and this thread
             // holds no exclusive reference to a partition here.
-            look(unsafe { &*cell.partition() });
-        } else if cell.lock.try_lock() {
+            look(unsafe { &*slot.partition() });
+        } else if slot.lock.try_lock() {
             // SAFETY: locked just now, and unlocked right after `look`.
             unsafe {
-                look(&*cell.partition());
-                cell.lock.unlock();
+                look(&*slot.partition());
+                slot.lock.unlock();
             }
         }
     }
@@ -356,24 +373,24 @@ impl Keyspace {
     /// only if no thread that holds the partition [adds the global lock](Locked::add_global).
     #[inline]
     pub fn lock_one(&'static self, address: Address) -> Locked {
-        let cell = self.cell(address);
-        cell.lock.lock();
-        Locked { keyspace: self, held: Held::One(address, cell) }
+        let slot = self.slot(address);
+        slot.lock.lock();
+        Locked { keyspace: self, held: Held::One(address, slot) }
     }
 
     /// Chooses some tracked key at random, removes its readers, and returns both; `None`
     /// if no unlocked partition has any. The caller is in a batch and holds no locks.
-    pub fn forget_some_readers(&'static self, mut random: impl FnMut() -> u64) -> Option<(Box<[u8]>, Readers)> {
+    pub fn evict_tracked_key(&'static self, mut random: impl FnMut() -> u64) -> Option<(Box<[u8]>, Readers)> {
         let all = self.databases.len() * self.partitions;
         let start = crate::chance::below(random(), all);
         for at in (start..all).chain(0..start) {
             let database = at / self.partitions;
-            if !self.is_made(database) || self.tracking.keys() == 0 {
+            if !self.is_allocated(database) || self.tracking.keys() == 0 {
                 continue;
             }
             let address = self.address_of(database, at % self.partitions);
             let forgotten =
-                self.try_lock_one(address).and_then(|mut locked| locked.forget_some_readers(address, random()));
+                self.try_lock_one(address).and_then(|mut locked| locked.evict_tracked_key(address, random()));
             if forgotten.is_some() {
                 return forgotten;
             }
@@ -384,8 +401,8 @@ impl Keyspace {
     /// Locks one partition, unless another thread holds it.
     #[inline]
     pub fn try_lock_one(&'static self, address: Address) -> Option<Locked> {
-        let cell = self.cell(address);
-        cell.lock.try_lock().then(|| Locked { keyspace: self, held: Held::One(address, cell) })
+        let slot = self.slot(address);
+        slot.lock.try_lock().then(|| Locked { keyspace: self, held: Held::One(address, slot) })
     }
 
     /// Locks several partitions, each once.
@@ -399,12 +416,12 @@ impl Keyspace {
         }
     }
 
-    /// Locks several partitions, each once. If `patient`, called periodically while another
+    /// Locks several partitions, each once. If `keep_waiting`, called periodically while another
     /// thread holds one of them, returns false, releases all and returns the addresses.
     pub fn lock_all_while(
         &'static self,
         mut addresses: Vec<Address>,
-        patient: impl Fn() -> bool,
+        keep_waiting: impl Fn() -> bool,
     ) -> Result<Locked, Vec<Address>> {
         addresses.sort_unstable();
         addresses.dedup();
@@ -412,47 +429,48 @@ impl Keyspace {
         let mut first: Option<usize> = None;
         loop {
             if let Some(first) = first
-                && !self.cell(addresses[first]).lock_while(&patient)
+                && !self.slot(addresses[first]).lock_while(&keep_waiting)
             {
                 return Err(addresses);
             }
             let others = (0..addresses.len()).filter(|at| Some(*at) != first);
-            let taken = others.clone().find(|at| !self.cell(addresses[*at]).lock.try_lock());
+            let taken = others.clone().find(|at| !self.slot(addresses[*at]).lock.try_lock());
             let Some(taken) = taken else {
                 return Ok(Locked { keyspace: self, held: Held::Some(addresses.into_boxed_slice()) });
             };
             for at in others.take_while(|at| *at != taken).chain(first) {
                 // SAFETY: locked just now.
-                unsafe { self.cell(addresses[at]).lock.unlock() };
+                unsafe { self.slot(addresses[at]).lock.unlock() };
             }
             first = Some(taken);
         }
     }
 
-    /// Locks one partition; gives up if `patient`, called periodically while another thread holds it, returns false.
-    pub fn lock_one_while(&'static self, address: Address, patient: impl Fn() -> bool) -> Option<Locked> {
-        let cell = self.cell(address);
-        cell.lock_while(patient).then(|| Locked { keyspace: self, held: Held::One(address, cell) })
+    /// Locks one partition; gives up if `keep_waiting`, called
+    /// periodically while another thread holds it, returns false.
+    pub fn lock_one_while(&'static self, address: Address, keep_waiting: impl Fn() -> bool) -> Option<Locked> {
+        let slot = self.slot(address);
+        slot.lock_while(keep_waiting).then(|| Locked { keyspace: self, held: Held::One(address, slot) })
     }
 
     /// Waits briefly until one of the threads queued on a partition's lock has acquired
     /// it, if there are any. For a thread that has just released the lock, holds no other
     /// and will soon take it again: under load, waiting threads need some time to wake.
-    pub(crate) fn give_way(&self, address: Address) {
-        let cell = self.cell(address);
-        let (turns, (looks, apart)) = (cell.turns.load(Ordering::Relaxed), GIVES_WAY);
+    pub(crate) fn yield_to_waiters(&self, address: Address) {
+        let slot = self.slot(address);
+        let (acquisitions, (looks, apart)) = (slot.acquisitions.load(Ordering::Relaxed), YIELD_CHECKS);
         for _ in 0..looks {
-            if cell.waiting.load(Ordering::Relaxed) == 0 || cell.turns.load(Ordering::Relaxed) != turns {
+            if slot.waiting.load(Ordering::Relaxed) == 0 || slot.acquisitions.load(Ordering::Relaxed) != acquisitions {
                 return;
             }
             std::thread::sleep(apart);
         }
     }
 
-    /// Acquires the global lock; gives up if `patient` returns false
+    /// Acquires the global lock; gives up if `keep_waiting` returns false
     /// while others hold it. The calling thread must not be in a batch.
-    pub fn lock_global_while(&'static self, patient: impl Fn() -> bool) -> Option<Locked> {
-        Some(Locked { keyspace: self, held: Held::GlobalLock { _guard: self.global_lock.take_while(patient)? } })
+    pub fn lock_global_while(&'static self, keep_waiting: impl Fn() -> bool) -> Option<Locked> {
+        Some(Locked { keyspace: self, held: Held::GlobalLock { _guard: self.global_lock.take_while(keep_waiting)? } })
     }
 
     /// Acquires the global lock. The calling thread must not be in a batch.
@@ -461,24 +479,24 @@ impl Keyspace {
     }
 }
 
-/// Allocates the cells of a database, which are never freed.
+/// Allocates the slots of a database, which are never freed.
 ///
 /// They come from the system's allocator, because `maxmemory` limits what the global allocator has allocated, and
-/// eviction cannot free cells. Their size depends only on the number of workers: 1.6 MB with four of them. If they
+/// eviction cannot free slots. Their size depends only on the number of workers: 1.6 MB with four of them. If they
 /// were counted, the first command in a database would cause eviction, or refusal of writes, to make room for its
 /// locks.
-fn allocate_cells(count: usize, cell: impl Fn() -> PartitionSlot) -> &'static [PartitionSlot] {
+fn allocate_slots(count: usize, slot: impl Fn() -> PartitionSlot) -> &'static [PartitionSlot] {
     let Ok(layout) = Layout::array::<PartitionSlot>(count) else {
         unreachable!("a database has some thousand partitions")
     };
     // SAFETY: the layout is not empty, as there is at least one partition.
-    let Some(cells) = NonNull::new(unsafe { System.alloc(layout) }.cast::<PartitionSlot>()) else {
+    let Some(slots) = NonNull::new(unsafe { System.alloc(layout) }.cast::<PartitionSlot>()) else {
         handle_alloc_error(layout)
     };
-    // SAFETY: the memory has the size and alignment of that many cells, each is initialised before the slice is made,
+    // SAFETY: the memory has the size and alignment of that many slots, each is initialised before the slice is made,
     // and the memory is never freed.
     unsafe {
-        (0..count).for_each(|at| cells.add(at).write(cell()));
-        std::slice::from_raw_parts(cells.as_ptr(), count)
+        (0..count).for_each(|at| slots.add(at).write(slot()));
+        std::slice::from_raw_parts(slots.as_ptr(), count)
     }
 }

@@ -31,7 +31,7 @@ const SAMPLE: usize = 16;
 
 /// The clients that wait for, watch or have read some of a partition's keys.
 #[derive(Default)]
-pub(crate) struct Attention {
+pub(crate) struct Observers {
     /// Clients blocked on keys.
     pub(crate) queues: Queues,
     /// Clients that WATCH keys.
@@ -41,7 +41,7 @@ pub(crate) struct Attention {
 }
 
 /// A large collection that defragmentation has yet to process.
-pub(crate) struct PutOff {
+pub(crate) struct Deferred {
     key: Box<[u8]>,
     position: u64,
 }
@@ -55,7 +55,7 @@ pub struct Partition {
     /// Position at which the next sweep of keys continues: see [`Table::scan`].
     swept_to: u64,
     /// The waiters, watchers and readers of its keys, if any.
-    attention: Option<Box<Attention>>,
+    observers: Option<Box<Observers>>,
     /// The hashes that have fields with an expiry: the time at which to check each
     /// one (also stored in the hash: [`Hash::queued_ms`]), and the hash of its key.
     volatile_hashes: BTreeSet<(i64, u64)>,
@@ -70,7 +70,7 @@ impl Partition {
             hasher,
             epoch: false,
             swept_to: 0,
-            attention: None,
+            observers: None,
             volatile_hashes: BTreeSet::new(),
             capture: None,
         }
@@ -147,7 +147,7 @@ impl Partition {
         let pointer = entry::build(key.bytes, content, expiry, clock, self.epoch);
         if is_collection {
             self.queue(key.hash, pointer);
-            self.note_stray(key.bytes, pointer);
+            self.note_moved(key.bytes, pointer);
         }
         let hasher = self.hasher;
         self.table.insert(key.hash, pointer, expiry.is_some(), |other| {
@@ -189,19 +189,19 @@ impl Partition {
     /// Captures the next piece of a value that is captured in pieces; returns whether more remain.
     fn capture_more(&self, pointer: Pointer) -> bool {
         // SAFETY: live; nobody else uses it, as the partition is locked.
-        unsafe { entry::gradual(pointer) }.is_some_and(|gradual| gradual.captures().is_some() && gradual.go_on())
+        unsafe { entry::gradual(pointer) }.is_some_and(|gradual| gradual.captures().is_some() && gradual.capture_next())
     }
 
     /// Captures the next piece of a key's value, if it is captured in pieces; returns whether more remain.
-    pub(crate) fn capture_stray(&mut self, key: Key<'_>) -> bool {
+    pub(crate) fn capture_moved(&mut self, key: Key<'_>) -> bool {
         self.find(key).is_some_and(|place| self.capture_more(self.table.get(place)))
     }
 
     /// Registers with the snapshot a value that was moved to this key while the snapshot was capturing it in pieces.
-    fn note_stray(&self, key: &[u8], pointer: Pointer) {
+    fn note_moved(&self, key: &[u8], pointer: Pointer) {
         // SAFETY: live; nobody else uses it, as the partition is locked.
         if let Some(captures) = unsafe { entry::gradual(pointer) }.and_then(|gradual| gradual.captures()) {
-            captures.strayed(key);
+            captures.note_moved(key);
         }
     }
 
@@ -265,7 +265,7 @@ impl Partition {
         }
         if is_collection {
             self.queue(key.hash, self.table.get(place));
-            self.note_stray(key.bytes, self.table.get(place));
+            self.note_moved(key.bytes, self.table.get(place));
         }
     }
 
@@ -362,7 +362,7 @@ impl Partition {
     }
 
     /// The place of a hash that is due before `now_ms`, if any, and the hash of its key.
-    pub(crate) fn hash_to_look_at(&self, now_ms: i64) -> Option<(Place, u64)> {
+    pub(crate) fn next_due_hash(&self, now_ms: i64) -> Option<(Place, u64)> {
         let &(queued_ms, key_hash) = self.volatile_hashes.first().filter(|(at, _)| *at < now_ms)?;
         let place = self.table.find(key_hash, |pointer| {
             // SAFETY: live.
@@ -390,23 +390,23 @@ impl Partition {
 
     /// The waiters, watchers and readers of its keys, if any.
     #[inline]
-    pub(crate) fn attention(&self) -> Option<&Attention> {
-        self.attention.as_deref()
+    pub(crate) fn observers(&self) -> Option<&Observers> {
+        self.observers.as_deref()
     }
 
     /// Changes the waiters, watchers and readers of its keys.
-    pub(crate) fn change_attention<T>(&mut self, change: impl FnOnce(&mut Attention) -> T) -> T {
-        let attention = self.attention.get_or_insert_default();
-        let result = change(attention);
-        if attention.queues.is_empty() && attention.watchers.is_empty() && attention.tracked.is_empty() {
-            self.attention = None;
+    pub(crate) fn change_observers<T>(&mut self, change: impl FnOnce(&mut Observers) -> T) -> T {
+        let observers = self.observers.get_or_insert_default();
+        let result = change(observers);
+        if observers.queues.is_empty() && observers.watchers.is_empty() && observers.tracked.is_empty() {
+            self.observers = None;
         }
         result
     }
 
     /// Exchanges the waiters, watchers and readers of `self` and `other`.
-    pub(crate) fn swap_attention(&mut self, other: &mut Partition) {
-        std::mem::swap(&mut self.attention, &mut other.attention);
+    pub(crate) fn swap_observers(&mut self, other: &mut Partition) {
+        std::mem::swap(&mut self.observers, &mut other.observers);
     }
 
     /// Whether a key exists and has not expired.
@@ -415,17 +415,17 @@ impl Partition {
     }
 
     /// Whether a key exists but has expired.
-    pub(crate) fn is_overdue(&self, key: Key<'_>, now_ms: i64) -> bool {
+    pub(crate) fn has_expired(&self, key: Key<'_>, now_ms: i64) -> bool {
         self.find(key).is_some_and(|place| self.entry(place).is_expired(now_ms))
     }
 
     /// Marks the watches of keys that have expired as stale.
-    pub(crate) fn accept_overdue(&mut self, now_ms: i64) {
-        if let Some(mut attention) = self.attention.take() {
-            attention
+    pub(crate) fn mark_overdue_watches_stale(&mut self, now_ms: i64) {
+        if let Some(mut observers) = self.observers.take() {
+            observers
                 .watchers
-                .mark_stale(|bytes| self.is_overdue(Key { bytes, hash: self.hasher.hash(bytes) }, now_ms));
-            self.attention = Some(attention);
+                .mark_stale(|bytes| self.has_expired(Key { bytes, hash: self.hasher.hash(bytes) }, now_ms));
+            self.observers = Some(observers);
         }
     }
 
@@ -501,12 +501,12 @@ impl Partition {
     }
 
     /// Offers entries and their values to a mover, from `position` in the table on:
-    /// see [`Table::relocate`]. Large collections are added to `put_off` instead.
+    /// see [`Table::relocate`]. Large collections are added to `deferred` instead.
     pub(crate) fn relocate(
         &mut self,
         position: u64,
         mover: &mut Mover<'_>,
-        put_off: &mut Vec<PutOff>,
+        deferred: &mut Vec<Deferred>,
         work: &mut Work,
     ) -> Option<u64> {
         self.table.relocate(position, mover, |mover, pointer| {
@@ -514,13 +514,13 @@ impl Partition {
             // SAFETY: live and exclusively borrowed; the table takes the new pointer.
             let (now, next) = unsafe {
                 let now = entry::relocate(pointer, mover);
-                let is_large = mover.puts_off(Entry::from_pointer(now).elements());
+                let is_large = mover.defers(Entry::from_pointer(now).elements());
                 (now, if is_large { Some(0) } else { entry::relocate_external(now, 0, mover) })
             };
             if let Some(position) = next {
                 // SAFETY: live.
                 let key = unsafe { Entry::from_pointer(now) }.key().into();
-                put_off.push(PutOff { key, position });
+                deferred.push(Deferred { key, position });
             }
             *if mover.moved() > moved { &mut work.keys_moved } else { &mut work.keys_kept } += 1;
             now
@@ -528,12 +528,12 @@ impl Partition {
     }
 
     /// Continues with a collection that was put off, if it still exists; returns whether it is done.
-    pub(crate) fn relocate_put_off(&mut self, put_off: &mut PutOff, mover: &mut Mover<'_>) -> bool {
-        let key = Key { bytes: &put_off.key, hash: self.hasher.hash(&put_off.key) };
+    pub(crate) fn relocate_deferred(&mut self, deferred: &mut Deferred, mover: &mut Mover<'_>) -> bool {
+        let key = Key { bytes: &deferred.key, hash: self.hasher.hash(&deferred.key) };
         let Some(place) = self.find(key) else { return true };
         // SAFETY: live and exclusively borrowed.
-        match unsafe { entry::relocate_external(self.table.get(place), put_off.position, mover) } {
-            Some(position) => put_off.position = position,
+        match unsafe { entry::relocate_external(self.table.get(place), deferred.position, mover) } {
+            Some(position) => deferred.position = position,
             None => return true,
         }
         false

@@ -11,8 +11,8 @@
 //! everything except its elements to the sink. From then on the collection itself carries the state of the capture
 //! ([`Pieces`](pieces::Pieces)), captures each of its parts before that part changes, and captures the remaining parts
 //! step by step when the walk asks for them. This state moves with the collection. A collection that is moved to
-//! another key is [announced](pieces::Captures::strayed) to the walk, and one that is dropped before its capture is
-//! complete [passes its remainder](pieces::Captures::keep_rest) to the walk.
+//! another key is [announced](pieces::Captures::note_moved) to the walk, and one that is dropped before its capture is
+//! complete [passes its remainder](pieces::Captures::keep_remainder) to the walk.
 //!
 //! Partitions know the snapshot as a [`capture`], collections only their [`pieces`]. The walk is above both.
 //!
@@ -28,7 +28,7 @@ use crate::global_lock::Participant;
 use crate::keyspace::{Keyspace, Locked};
 use crate::partition::Partition;
 use capture::{Capture, Sink, Snapshot};
-use pieces::Rest;
+use pieces::Remainder;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ use std::time::Duration;
 const BUCKETS_PER_STEP: usize = 16;
 
 /// How long the walk sleeps when the only remaining collections are in transit between keys.
-const REST: Duration = Duration::from_millis(1);
+const IDLE_SLEEP: Duration = Duration::from_millis(1);
 
 /// The traversal of the tables by the snapshot thread.
 pub struct Walk {
@@ -46,9 +46,9 @@ pub struct Walk {
     next: usize,
     position: u64,
     /// The remainder of a dropped collection that is being captured.
-    rest: Option<Rest>,
+    remainder: Option<Remainder>,
     /// The key of a moved collection that is being captured.
-    stray: Option<Box<[u8]>>,
+    moved_key: Option<Box<[u8]>>,
     /// A flushed partition that is being captured, and the position to continue from.
     flushed: Option<(Partition, u64)>,
 }
@@ -61,7 +61,7 @@ impl Walk {
         global.for_each_partition(|number, partition| {
             partition.begin_capture(Capture::new(snapshot.clone(), number));
         });
-        Walk { keyspace, snapshot, next: 0, position: 0, rest: None, stray: None, flushed: None }
+        Walk { keyspace, snapshot, next: 0, position: 0, remainder: None, moved_key: None, flushed: None }
     }
 
     /// The snapshot.
@@ -74,37 +74,42 @@ impl Walk {
     /// Collections and partitions that were dropped or moved come first: a sink
     /// that writes a collection as it arrives holds back others meanwhile.
     pub fn step(&mut self, participant: Participant) -> bool {
-        if self.step_in_rest() || self.step_in_stray(participant) || self.step_in_flushed() || self.step_on(participant)
+        if self.step_remainder()
+            || self.step_moved(participant)
+            || self.step_flushed()
+            || self.step_partitions(participant)
         {
             return true;
         }
-        if !self.snapshot.captures().are_running() {
+        if !self.snapshot.captures().any_running() {
             return false;
         }
         // A command holds the collection, or it waits to be freed.
-        std::thread::sleep(REST);
+        std::thread::sleep(IDLE_SLEEP);
         true
     }
 
     /// Continues with the remainder of a dropped collection; returns false if there is none.
-    fn step_in_rest(&mut self) -> bool {
+    fn step_remainder(&mut self) -> bool {
         let captures = self.snapshot.captures();
-        let Some(rest) = self.rest.take().or_else(|| captures.take_rest()) else { return false };
-        self.rest = captures.go_on_with(rest);
+        let Some(remainder) = self.remainder.take().or_else(|| captures.take_remainder()) else { return false };
+        self.remainder = captures.continue_with(remainder);
         true
     }
 
     /// Continues with a moved collection; returns false if there is none.
-    fn step_in_stray(&mut self, participant: Participant) -> bool {
-        let Some(key) = self.stray.take().or_else(|| self.snapshot.captures().take_stray()) else { return false };
+    fn step_moved(&mut self, participant: Participant) -> bool {
+        let Some(key) = self.moved_key.take().or_else(|| self.snapshot.captures().take_moved_key()) else {
+            return false;
+        };
         let found = self.keyspace.key(&key);
         let partition = self.keyspace.partition_of(found.hash);
-        for database in (0..self.keyspace.places()).filter(|database| self.keyspace.is_made(*database)) {
+        for database in (0..self.keyspace.databases_total()).filter(|database| self.keyspace.is_allocated(*database)) {
             // If the global lock is wanted, or the capture is not complete, the next step looks it up again.
             let more =
-                self.with_partition(participant, database, partition, |partition| partition.capture_stray(found));
+                self.with_partition(participant, database, partition, |partition| partition.capture_moved(found));
             if more != Some(false) {
-                self.stray = Some(key);
+                self.moved_key = Some(key);
                 return true;
             }
         }
@@ -112,7 +117,7 @@ impl Walk {
     }
 
     /// Continues with a flushed partition; returns false if there is none.
-    fn step_in_flushed(&mut self) -> bool {
+    fn step_flushed(&mut self) -> bool {
         let next = self.flushed.take().or_else(|| self.snapshot.take_flushed().map(|it| (it, 0)));
         let Some((mut partition, position)) = next else { return false };
         if let Some(next) = partition.capture_from(position, BUCKETS_PER_STEP) {
@@ -122,12 +127,12 @@ impl Walk {
     }
 
     /// Continues with the partitions; returns false at the end.
-    fn step_on(&mut self, participant: Participant) -> bool {
+    fn step_partitions(&mut self, participant: Participant) -> bool {
         let partitions = self.keyspace.partitions();
-        while self.next < self.keyspace.places() * partitions {
+        while self.next < self.keyspace.databases_total() * partitions {
             // Databases by index, not by number: SWAPDB changes the numbers.
             let (database, partition) = (self.next / partitions, self.next % partitions);
-            if !self.keyspace.is_made(database) {
+            if !self.keyspace.is_allocated(database) {
                 self.next = (database + 1) * partitions;
                 continue;
             }
@@ -159,11 +164,11 @@ impl Walk {
         global.enter(participant);
         let result = self.keyspace.lock_one_while(address, || !global.is_wanted()).map(|mut locked| {
             let result = change(locked.partition_mut(address));
-            locked.pass_on();
+            locked.unlock_fair();
             result
         });
         global.leave(participant);
-        self.keyspace.give_way(address);
+        self.keyspace.yield_to_waiters(address);
         result
     }
 }

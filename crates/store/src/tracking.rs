@@ -7,7 +7,7 @@
 //! and the removal of the readers has read the new value; its invalidation is unnecessary but harmless.
 //!
 //! In broadcast mode, clients receive the changes of all keys with a given prefix. Every
-//! command knows from its start whether there are such clients ([`Tracking::heard`]),
+//! command knows from its start whether there are such clients ([`Tracking::event_mask`]),
 //! and notes all keys that it changes. The server keeps the list of these clients.
 //!
 //! IDs of clients that have disconnected or disabled tracking stay in the table until their keys change or are evicted.
@@ -31,7 +31,7 @@ pub struct Tracking {
     /// Readers of all keys.
     items: AtomicUsize,
     /// Bits for the recipients of changes of keys that no client has read.
-    curious: AtomicU8,
+    note_all: AtomicU8,
 }
 
 /// Clients in broadcast mode.
@@ -57,28 +57,28 @@ impl Tracking {
     }
 
     /// Like [`set_broadcasts`](Self::set_broadcasts), on behalf of the server itself.
-    pub fn set_noted(&self, on: bool) {
+    pub fn set_notes_all(&self, on: bool) {
         self.set(NOTES, on);
     }
 
     /// Whether clients in broadcast mode receive changes.
     pub fn broadcasts(&self) -> bool {
-        self.curious.load(Ordering::Relaxed) & BROADCASTS != 0
+        self.note_all.load(Ordering::Relaxed) & BROADCASTS != 0
     }
 
     fn set(&self, who: u8, on: bool) {
         if on {
-            self.curious.fetch_or(who, Ordering::Relaxed);
+            self.note_all.fetch_or(who, Ordering::Relaxed);
         } else {
-            self.curious.fetch_and(!who, Ordering::Relaxed);
+            self.note_all.fetch_and(!who, Ordering::Relaxed);
         }
     }
 
     /// The additional event class of a command: [`EventClass::CHANGE`] if all changes are noted.
     #[inline]
-    pub fn heard(&self) -> EventClass {
+    pub fn event_mask(&self) -> EventClass {
         // Branchless: every command calls this.
-        EventClass::from_bits_retain(EventClass::CHANGE.bits() * u32::from(self.curious.load(Ordering::Relaxed) != 0))
+        EventClass::from_bits_retain(EventClass::CHANGE.bits() * u32::from(self.note_all.load(Ordering::Relaxed) != 0))
     }
 
     pub(crate) fn added(&self, added: Added) {
@@ -102,9 +102,9 @@ pub struct Stale {
     /// Whether it had readers.
     pub has_readers: bool,
     /// The client that changed the key, or accessed it when it had expired, if that client uses NOLOOP; otherwise 0.
-    pub author: u64,
+    pub noloop_writer: u64,
     /// Whether the key or a part of it expired or was evicted, rather than being changed by a command.
-    pub lost: bool,
+    pub reclaimed: bool,
 }
 
 /// Changes by the commands of a worker to keys that clients may have cached.
@@ -115,10 +115,10 @@ pub(crate) struct Changes {
     /// Keys that commands have changed, the earliest first.
     pub(crate) stale: Vec<Stale>,
     /// Bytes of the entries in `stale` for expired and evicted keys.
-    pub(crate) lost_bytes: usize,
+    pub(crate) reclaimed_bytes: usize,
     /// Whether everything that clients have cached is stale.
     pub(crate) all_stale: bool,
-    pub(crate) author: u64,
+    pub(crate) noloop_writer: u64,
 }
 
 impl Changes {
@@ -129,7 +129,7 @@ impl Changes {
 
     /// True if there are changes to notify of.
     #[inline]
-    pub(crate) fn are_there(&self) -> bool {
+    pub(crate) fn is_pending(&self) -> bool {
         !self.stale.is_empty() | self.all_stale
     }
 
@@ -140,7 +140,13 @@ impl Changes {
 
     /// Notes a key that the current command may have changed.
     pub(crate) fn note(&mut self, database: usize, key: &[u8], has_readers: bool) {
-        self.noted.push(Stale { database, key: key.into(), has_readers, author: self.author, lost: false });
+        self.noted.push(Stale {
+            database,
+            key: key.into(),
+            has_readers,
+            noloop_writer: self.noloop_writer,
+            reclaimed: false,
+        });
     }
 
     /// Confirms the noted keys: the current command made changes.
@@ -149,9 +155,15 @@ impl Changes {
     }
 
     /// Adds a key that expired or was evicted, in whole or in part.
-    pub(crate) fn lost(&mut self, database: usize, key: &[u8], has_readers: bool) {
-        self.stale.push(Stale { database, key: key.into(), has_readers, author: self.author, lost: true });
-        self.lost_bytes += size_of::<Stale>() + key.len();
+    pub(crate) fn reclaimed(&mut self, database: usize, key: &[u8], has_readers: bool) {
+        self.stale.push(Stale {
+            database,
+            key: key.into(),
+            has_readers,
+            noloop_writer: self.noloop_writer,
+            reclaimed: true,
+        });
+        self.reclaimed_bytes += size_of::<Stale>() + key.len();
     }
 }
 

@@ -6,7 +6,7 @@
 //!
 //! A client waits for a key of some kind, or for new entries in a stream. If a key that clients wait for is
 //! created, deleted or changes its kind, the command notes it in its [`Effects`](crate::effects::Effects).
-//! A command that adds to a stream notes it explicitly ([`Db::awaken`](crate::Db::awaken)). The waiters are
+//! A command that adds to a stream notes it explicitly ([`Db::signal_ready`](crate::Db::signal_ready)). The waiters are
 //! served after the command. If no client waits, this costs one check of the partition.
 
 use crate::value::Kind;
@@ -21,21 +21,21 @@ pub struct Waiter {
     /// The kind of value that it waits for.
     pub kind: Kind,
     /// Whether it is also served, usually with an error, when the key is deleted or changes its kind.
-    pub heeds_loss: bool,
+    pub wakes_on_deletion: bool,
     left: AtomicBool,
     /// Waiters with the same nonzero number look for the same thing:
     /// if one of them finds nothing, the others will not either.
-    pub rivals: u64,
+    pub group: u64,
     /// The client and its command, in a form that the server defines.
     pub purpose: Box<dyn Any + Send + Sync>,
 }
 
 impl Waiter {
     /// A waiter that begins to wait now.
-    pub fn new(kind: Kind, heeds_loss: bool, rivals: u64, purpose: Box<dyn Any + Send + Sync>) -> Arc<Waiter> {
+    pub fn new(kind: Kind, wakes_on_deletion: bool, group: u64, purpose: Box<dyn Any + Send + Sync>) -> Arc<Waiter> {
         static TICKETS: AtomicU64 = AtomicU64::new(1);
         let ticket = TICKETS.fetch_add(1, Ordering::Relaxed);
-        Arc::new(Waiter { ticket, kind, heeds_loss, left: AtomicBool::new(false), rivals, purpose })
+        Arc::new(Waiter { ticket, kind, wakes_on_deletion, left: AtomicBool::new(false), group, purpose })
     }
 
     /// Its position among all waiters: lower is earlier.
@@ -62,8 +62,8 @@ pub(crate) struct Queues(HashMap<Box<[u8]>, Queue>);
 struct Queue {
     /// By ticket.
     waiters: BTreeMap<u64, Arc<Waiter>>,
-    /// Number of waiters that heed the loss of the key.
-    heeding_loss: usize,
+    /// Number of waiters that a deletion of the key wakes.
+    woken_by_deletion: usize,
 }
 
 impl Queues {
@@ -81,16 +81,16 @@ impl Queues {
 
     pub(crate) fn join(&mut self, key: &[u8], waiter: Arc<Waiter>) {
         let queue = self.0.entry(key.into()).or_default();
-        let heeds_loss = usize::from(waiter.heeds_loss);
+        let wakes_on_deletion = usize::from(waiter.wakes_on_deletion);
         if queue.waiters.insert(waiter.ticket, waiter).is_none() {
-            queue.heeding_loss += heeds_loss;
+            queue.woken_by_deletion += wakes_on_deletion;
         }
     }
 
     pub(crate) fn remove(&mut self, key: &[u8], ticket: u64) {
         if let Some(queue) = self.0.get_mut(key) {
             if let Some(waiter) = queue.waiters.remove(&ticket) {
-                queue.heeding_loss -= usize::from(waiter.heeds_loss);
+                queue.woken_by_deletion -= usize::from(waiter.wakes_on_deletion);
             }
             if queue.waiters.is_empty() {
                 self.0.remove(key);
@@ -99,14 +99,20 @@ impl Queues {
     }
 
     /// The first waiter with a ticket after `after` that is served when the key
-    /// holds a value of this kind, and whose `rivals` number is not among `rivals`.
-    pub(crate) fn next(&self, key: &[u8], after: u64, kind: Option<Kind>, rivals: &[u64]) -> Option<Arc<Waiter>> {
+    /// holds a value of this kind, and whose `group` number is not among `skipped_groups`.
+    pub(crate) fn next(
+        &self,
+        key: &[u8],
+        after: u64,
+        kind: Option<Kind>,
+        skipped_groups: &[u64],
+    ) -> Option<Arc<Waiter>> {
         let queue = self.0.get(key)?;
-        if kind.is_none() && queue.heeding_loss == 0 {
+        if kind.is_none() && queue.woken_by_deletion == 0 {
             return None;
         }
         let wanted = |waiter: &&Arc<Waiter>| {
-            (kind == Some(waiter.kind) || waiter.heeds_loss) && !rivals.contains(&waiter.rivals)
+            (kind == Some(waiter.kind) || waiter.wakes_on_deletion) && !skipped_groups.contains(&waiter.group)
         };
         queue.waiters.range(after + 1..).map(|(_, waiter)| waiter).find(wanted).cloned()
     }
@@ -116,15 +122,15 @@ impl Queues {
 mod tests {
     use super::*;
 
-    fn waiter(rivals: u64) -> Arc<Waiter> {
-        Waiter::new(Kind::Stream, true, rivals, Box::new(()))
+    fn waiter(group: u64) -> Arc<Waiter> {
+        Waiter::new(Kind::Stream, true, group, Box::new(()))
     }
 
     #[test]
-    fn rivals_of_one_that_found_nothing_are_passed_over() {
+    fn waiters_in_a_skipped_group_are_not_served() {
         let (mut queues, all) = (Queues::default(), [0, 7, 7, 0, 9].map(waiter));
         all.iter().for_each(|waiter| queues.join(b"key", waiter.clone()));
-        let next = |after, rivals: &[u64]| queues.next(b"key", after, Some(Kind::Stream), rivals).map(|w| w.ticket());
+        let next = |after, skipped: &[u64]| queues.next(b"key", after, Some(Kind::Stream), skipped).map(|w| w.ticket());
         assert_eq!(next(0, &[]), Some(all[0].ticket()));
         assert_eq!(next(all[0].ticket(), &[]), Some(all[1].ticket()));
         assert_eq!(next(all[1].ticket(), &[7]), Some(all[3].ticket()));

@@ -8,6 +8,7 @@ use kvick_core::clients::ClientFlags;
 use kvick_engine::defrag::Defrag;
 use kvick_engine::session::Client;
 use kvick_runtime::clock::Ticks;
+use kvick_store::Share;
 use kvick_store::defrag;
 use kvick_store::expire::{Pass, Sweeper};
 use std::time::{Duration, Instant};
@@ -121,7 +122,7 @@ impl Worker {
         let mut work = defrag::Work::default();
         let pass = defrag::walk::Pass {
             keyspace: server.keyspace,
-            share: (self.number, server.workers()),
+            share: Share { worker: self.number, workers: server.workers() },
             heap: &mut own.slabs,
             deadline,
             fields_max,
@@ -166,18 +167,18 @@ impl Worker {
         let effort = self.engine.runtime_config.expire_effort.saturating_sub(1);
         let (percent, acceptable_percent) = (25 + 2 * effort, 10 - u64::from(effort.min(9)));
         let keyspace = self.server.keyspace;
-        let heard = self.engine.heard();
+        let event_mask = self.engine.event_mask();
         let stats = self.engine.stats.clone();
         let ran_out = self.timers.sweeper.run(Pass {
             keyspace,
-            share: (self.number, self.server.workers()),
+            share: Share { worker: self.number, workers: self.server.workers() },
             now_ms: self.engine.now_ms,
             budget: period * percent / 100,
             acceptable_percent,
             lazy: self.engine.runtime_config.commands.lazy_expire,
             counters: &stats.keyspace,
             effects: self.engine.effects(),
-            heard,
+            event_mask,
         });
         self.engine.settle_consequences();
         if ran_out {

@@ -82,8 +82,8 @@ func attempt(check check, at server) (result string) {
 	return "ok"
 }
 
-func connection(port, tlsPort, folder string) server {
-	file := func(name string) string { return filepath.Join(folder, name) }
+func connection(port, tlsPort, directory string) server {
+	file := func(name string) string { return filepath.Join(directory, name) }
 	authorities := x509.NewCertPool()
 	authorities.AppendCertsFromPEM(the(os.ReadFile(file("ca.crt"))))
 	own := the(tls.LoadX509KeyPair(file("own.crt"), file("own.key")))

@@ -113,13 +113,13 @@ var valkeyGo = []check{
 		client, publisher := openTLS(at, nil), open(at, nil)
 		defer client.Close()
 		defer publisher.Close()
-		got, heard := make(chan valkey.PubSubMessage, 1), false
+		got, received := make(chan valkey.PubSubMessage, 1), false
 		ending, end := context.WithCancel(ctx)
 		done := make(chan error, 1)
 		go func() {
 			done <- client.Receive(ending, client.B().Subscribe().Channel("news").Build(), func(message valkey.PubSubMessage) {
-				if !heard {
-					heard = true
+				if !received {
+					received = true
 					got <- message
 				}
 			})

@@ -94,9 +94,9 @@ public final class Checks {
     }
 
     public static void main(String[] args) {
-        File folder = new File(args[2]);
+        File directory = new File(args[2]);
         Server server = new Server(
-            Integer.parseInt(args[0]), Integer.parseInt(args[1]), new File(folder, "ca.crt"), new File(folder, "own.p12"));
+            Integer.parseInt(args[0]), Integer.parseInt(args[1]), new File(directory, "ca.crt"), new File(directory, "own.p12"));
         JedisChecks jedis = new JedisChecks(server);
         jedis.suite().run("jedis", jedis::flush);
         LettuceChecks lettuce = new LettuceChecks(server);

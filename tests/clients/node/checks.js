@@ -8,10 +8,10 @@ const assert = require("node:assert/strict");
 const fs = require("node:fs");
 const path = require("node:path");
 
-const [port, tlsPort, folder] = [Number(process.argv[2]), Number(process.argv[3]), process.argv[4]];
+const [port, tlsPort, directory] = [Number(process.argv[2]), Number(process.argv[3]), process.argv[4]];
 const host = "127.0.0.1";
 const tls = Object.fromEntries(
-  [["ca", "ca.crt"], ["cert", "own.crt"], ["key", "own.key"]].map(([name, file]) => [name, fs.readFileSync(path.join(folder, file))]),
+  [["ca", "ca.crt"], ["cert", "own.crt"], ["key", "own.key"]].map(([name, file]) => [name, fs.readFileSync(path.join(directory, file))]),
 );
 const PATIENCE_MS = 30_000;
 

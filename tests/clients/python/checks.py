@@ -235,17 +235,17 @@ def publish_subscribe(lib):
         same(sorted(message["type"] for message in got), ["message", "pmessage"])
         same({message["data"] for message in got}, {"some data"})
         pubsub.close()
-    heard = threading.Event()
+    received = threading.Event()
     pubsub = lib.connect_tls().pubsub()
-    pubsub.subscribe(**{"handled": lambda message: heard.set()})
+    pubsub.subscribe(**{"handled": lambda message: received.set()})
     thread = pubsub.run_in_thread(sleep_time=0.01)
     for _ in range(100):
         client.publish("handled", "x")
-        if heard.wait(0.1):
+        if received.wait(0.1):
             break
     thread.stop()
     thread.join()
-    same(heard.is_set(), True)
+    same(received.is_set(), True)
     sharded = lib.connect().pubsub()
     sharded.execute_command("SSUBSCRIBE", "shard")
     same(sharded.parse_response()[0], "ssubscribe")

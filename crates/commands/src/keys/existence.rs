@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn looks_count_hits_and_tell_of_misses() {
         let mut bench = bench();
-        bench.heard = EventClass::KEY_MISS;
+        bench.event_mask = EventClass::KEY_MISS;
         bench.run("SET k v");
         for request in ["EXISTS k n", "TOUCH k n", "MGET k n"] {
             bench.run(request);

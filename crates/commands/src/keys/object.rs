@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn a_look_is_counted_but_a_miss_is_not_told_of() {
         let mut bench = bench();
-        bench.heard = EventClass::KEY_MISS;
+        bench.event_mask = EventClass::KEY_MISS;
         bench.run("SET k v");
         bench.run("OBJECT ENCODING k");
         bench.run("OBJECT ENCODING n");

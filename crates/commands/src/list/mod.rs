@@ -115,8 +115,8 @@ fn wait(keys: std::ops::Range<usize>, until_ms: Option<i64>) -> Block {
     Block {
         keys: keys.collect(),
         kind: kvick_store::Kind::List,
-        heeds_loss: false,
-        rivals: 0,
+        wakes_on_deletion: false,
+        group: 0,
         until_ms,
         rewritten: None,
     }

@@ -39,7 +39,7 @@ fn spop(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
 
 fn pop_one(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let key = cx.key(args, 1);
-    let (Some(set), effects) = cx.db.write_beside_effects::<Set>(key)? else {
+    let (Some(set), effects) = cx.db.write_with_effects::<Set>(key)? else {
         cx.reply.null();
         return Ok(());
     };
@@ -78,7 +78,7 @@ fn pop_many(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     if count >= len {
         return pop_all(cx, args);
     }
-    let (Some(set), effects) = cx.db.write_beside_effects::<Set>(key)? else { return Ok(()) };
+    let (Some(set), effects) = cx.db.write_with_effects::<Set>(key)? else { return Ok(()) };
     effects.notify(EventClass::SET, "spop", key.bytes);
     effects.changed(count as u64);
     effects.propagate_nothing();

@@ -276,7 +276,8 @@ fn pop_or_wait(
     }
     if cx.may_block {
         let keys = keys.collect();
-        cx.block = Some(Block { keys, kind: Kind::SortedSet, heeds_loss: false, rivals: 0, until_ms, rewritten: None });
+        cx.block =
+            Some(Block { keys, kind: Kind::SortedSet, wakes_on_deletion: false, group: 0, until_ms, rewritten: None });
     } else {
         cx.reply.null_array();
     }

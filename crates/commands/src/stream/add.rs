@@ -112,7 +112,7 @@ fn xadd(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     log.append(id, fields.iter(), limits)?;
     let trimmed = options.trimming.as_ref().map(|trimming| trimming.run(log));
     let threshold = options.trimming.as_ref().and_then(|trimming| trimming.outcome(log));
-    cx.db.awaken(key);
+    cx.db.signal_ready(key);
     let effects = cx.db.effects();
     effects.changed(1);
     effects.notify(EventClass::STREAM, "xadd", key.bytes);

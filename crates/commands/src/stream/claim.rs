@@ -186,7 +186,7 @@ struct Parts<'a> {
 
 /// The group of a stream, mutable.
 fn group_mut<'a>(db: &'a mut kvick_store::Db<'_>, key: kvick_store::Key<'_>, name: &[u8]) -> Result<Parts<'a>, Error> {
-    let (stream, effects) = db.write_beside_effects::<Stream>(key)?;
+    let (stream, effects) = db.write_with_effects::<Stream>(key)?;
     let found = stream.map(Stream::groups_mut).and_then(|(log, groups)| Some((log, groups.get_mut(name)?)));
     let (log, group) = found.ok_or_else(|| words::no_group(key.bytes, name, ""))?;
     Ok(Parts { log, group, effects })

@@ -126,7 +126,7 @@ fn setid(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     const ARGS_MAX: usize = 7;
     let options = Options::parse(args, false)?;
     let key = cx.key(args, 2);
-    let (stream, effects) = cx.db.write_beside_effects::<Stream>(key)?;
+    let (stream, effects) = cx.db.write_with_effects::<Stream>(key)?;
     let (log, groups) = stream.ok_or(NO_STREAM)?.groups_mut();
     let group = groups.get_mut(&args[3]).ok_or_else(|| words::no_such_group(key.bytes, &args[3]))?;
     if args.len() > ARGS_MAX {
@@ -156,12 +156,12 @@ const DESTROY: Command<Handler> = Command::new(
 
 fn destroy(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let key = cx.key(args, 2);
-    let (stream, effects) = cx.db.write_beside_effects::<Stream>(key)?;
+    let (stream, effects) = cx.db.write_with_effects::<Stream>(key)?;
     let destroyed = stream.ok_or(NO_STREAM)?.groups_mut().1.destroy(&args[3]);
     if destroyed {
         effects.changed(1);
         effects.notify(EventClass::STREAM, "xgroup-destroy", key.bytes);
-        cx.db.awaken(key);
+        cx.db.signal_ready(key);
     }
     cx.reply.int(destroyed as i64);
     Ok(())
@@ -180,7 +180,7 @@ const CREATECONSUMER: Command<Handler> = Command::new(
 
 fn createconsumer(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let (key, now_ms) = (cx.key(args, 2), cx.db.now_ms());
-    let (stream, effects) = cx.db.write_beside_effects::<Stream>(key)?;
+    let (stream, effects) = cx.db.write_with_effects::<Stream>(key)?;
     let group = stream.ok_or(NO_STREAM)?.groups_mut().1.get_mut(&args[3]);
     let group = group.ok_or_else(|| words::no_such_group(key.bytes, &args[3]))?;
     let is_new = group.find_consumer(&args[4]).is_none();
@@ -204,7 +204,7 @@ const DELCONSUMER: Command<Handler> = Command::new(
 
 fn delconsumer(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let key = cx.key(args, 2);
-    let (stream, effects) = cx.db.write_beside_effects::<Stream>(key)?;
+    let (stream, effects) = cx.db.write_with_effects::<Stream>(key)?;
     let group = stream.ok_or(NO_STREAM)?.groups_mut().1.get_mut(&args[3]);
     let group = group.ok_or_else(|| words::no_such_group(key.bytes, &args[3]))?;
     let deleted = group.delete_consumer(&args[4]);

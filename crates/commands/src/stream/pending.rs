@@ -31,7 +31,7 @@ fn xack(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
         return Ok(());
     }
     let ids = words::ids(args, 3)?;
-    let (stream, effects) = cx.db.write_beside_effects::<Stream>(key)?;
+    let (stream, effects) = cx.db.write_with_effects::<Stream>(key)?;
     let mut acknowledged = 0;
     if let Some(group) = stream.and_then(|stream| stream.groups_mut().1.get_mut(&args[2])) {
         acknowledged = ids.iter().filter(|id| group.forget(**id)).count() as u64;

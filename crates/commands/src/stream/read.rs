@@ -268,10 +268,10 @@ fn wait(cx: &mut Context<'_>, args: Args<'_>, request: &Request<'_>, ids: impl I
         OwnedArgs::new(args.iter().take(ids_at).map(<[u8]>::to_vec).chain(resolved))
     });
     // If one consumer of a group finds nothing, neither do the others of the same group.
-    let rivals = request.member.map_or(0, |member| kvick_store::hash::elements().hash(member.group) | 1);
-    let heeds_loss = request.member.is_some();
+    let group = request.member.map_or(0, |member| kvick_store::hash::elements().hash(member.group) | 1);
+    let wakes_on_deletion = request.member.is_some();
     let keys = request.keys().collect();
-    cx.block = Some(Block { keys, kind: Kind::Stream, heeds_loss, rivals, until_ms, rewritten });
+    cx.block = Some(Block { keys, kind: Kind::Stream, wakes_on_deletion, group, until_ms, rewritten });
 }
 
 /// What XREADGROUP returns to a consumer for a stream.
@@ -303,7 +303,7 @@ fn xreadgroup(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let mut telling = Telling::new();
     for (at, wanted) in request.keys().zip(&wanted).filter(|(_, wanted)| **wanted != Wanted::Nothing) {
         let key = cx.key(args, at);
-        let (stream, effects) = cx.db.write_beside_effects::<Stream>(key)?;
+        let (stream, effects) = cx.db.write_with_effects::<Stream>(key)?;
         let Some((log, groups)) = stream.map(Stream::groups_mut) else { continue };
         let Some(group) = groups.get_mut(group_name) else { continue };
         let place = write::Place { key: key.bytes, group: group_name };

@@ -161,7 +161,7 @@ fn xtrim(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     }
     let Some(trimming) = given.finish(cx.settings, cx.from_log)? else { return Err(Error::SYNTAX) };
     let key = cx.key(args, 1);
-    let (stream, effects) = cx.db.write_beside_effects::<Stream>(key)?;
+    let (stream, effects) = cx.db.write_with_effects::<Stream>(key)?;
     let Some(stream) = stream else {
         cx.reply.int(0);
         return Ok(());
@@ -198,7 +198,7 @@ pub const XDEL: Command<Handler> = Command::new(
 
 fn xdel(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let key = cx.key(args, 1);
-    let (stream, effects) = cx.db.write_beside_effects::<Stream>(key)?;
+    let (stream, effects) = cx.db.write_with_effects::<Stream>(key)?;
     let Some(stream) = stream else {
         cx.reply.int(0);
         return Ok(());
@@ -254,7 +254,7 @@ fn xsetid(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
         at += 2;
     }
     let key = cx.key(args, 1);
-    let (stream, effects) = cx.db.write_beside_effects::<Stream>(key)?;
+    let (stream, effects) = cx.db.write_with_effects::<Stream>(key)?;
     let log = stream.ok_or(Error::NO_KEY)?.log_mut();
     check_last_id(log, last_id, added)?;
     log.set_last_id(last_id, added, max_deleted.filter(|id| *id != Id::MIN));

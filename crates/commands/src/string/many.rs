@@ -146,7 +146,7 @@ fn msetex(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
         return Err(Error::SYNTAX);
     }
     let options = Options::parse(args, pairs.end, Syntax::MSetEx)?;
-    let (expiry, as_it_came) = match options.expiration {
+    let (expiry, as_received) = match options.expiration {
         Expiration::At(deadline) => {
             let at = deadline.resolve(cx.db.now_ms(), INVALID_TIME)?;
             (Expiry::At(at), deadline.form == TimeForm::UnixMilliseconds)
@@ -162,7 +162,7 @@ fn msetex(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     if fits {
         store_pairs(cx, args, pairs.clone(), expiry);
         if let Expiry::At(at) = expiry
-            && !as_it_came
+            && !as_received
         {
             propagate_with_time(cx, args, pairs, options.condition, at);
         }

@@ -127,8 +127,8 @@ fn look(cx: &mut Context<'_>, key: Key<'_>, options: &Options<'_>) -> Result<boo
 }
 
 /// Sets the key to argument `index` with the expiry `at`, a Unix time in milliseconds. If that is in the past, the key
-/// is deleted instead. Propagates a SET with PXAT, unless the command can be propagated `as_it_came`.
-fn set_until(cx: &mut Context<'_>, args: Args<'_>, index: usize, key: Key<'_>, at: i64, as_it_came: bool) {
+/// is deleted instead. Propagates a SET with PXAT, unless the command can be propagated `as_received`.
+fn set_until(cx: &mut Context<'_>, args: Args<'_>, index: usize, key: Key<'_>, at: i64, as_received: bool) {
     if cx.db.is_due(at) {
         cx.db.expire(key);
         return;
@@ -136,7 +136,7 @@ fn set_until(cx: &mut Context<'_>, args: Args<'_>, index: usize, key: Key<'_>, a
     store(cx, key, args, index, Expiry::At(at));
     let effects = cx.db.effects();
     effects.notify(EventClass::GENERIC, "expire", key.bytes);
-    if !as_it_came && effects.has_readers() {
+    if !as_received && effects.has_readers() {
         let mut digits = IntBuf::default();
         let at = Str::Int(at).bytes(&mut digits);
         effects.propagate(&[b"SET", key.bytes, &args[index], b"PXAT", at]);

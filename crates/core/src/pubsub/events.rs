@@ -64,7 +64,7 @@ impl Publisher {
 }
 
 impl Listener for Publisher {
-    fn hear(&self, events: &[Event]) {
+    fn on_events(&self, events: &[Event]) {
         for event in events {
             if self.keyspace.load(Ordering::Relaxed) {
                 self.publish(event, "keyspace", &event.key, event.name.as_bytes());

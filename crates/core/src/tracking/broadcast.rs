@@ -53,10 +53,10 @@ impl Changed {
 /// without them.
 fn invalidate_members(core: &Core, from: Executor, members: &Members, keys: &Keys<'_>) {
     let authors: HashSet<u64> = keys.iter().map(|(_, author)| *author).collect();
-    let is_noloop_author =
+    let is_noloop_id =
         |client: &ClientInfo| client.flags().contains(ClientFlags::NOLOOP) && authors.contains(&client.id);
     let all = InvalidatedKeys::keys(keys.iter().map(|(key, _)| *key));
-    let (noloop, others): (Vec<_>, Vec<_>) = members.values().cloned().partition(|client| is_noloop_author(client));
+    let (noloop, others): (Vec<_>, Vec<_>) = members.values().cloned().partition(|client| is_noloop_id(client));
     invalidate(core, from, &all, others.into_iter());
     for client in noloop {
         let rest: Vec<_> = keys.iter().filter(|(_, author)| *author != client.id).map(|(key, _)| *key).collect();

@@ -142,7 +142,7 @@ impl ClientInfo {
     }
 
     /// The author to pass to [`broadcast::Changed::add`]: its id if it uses NOLOOP, otherwise 0.
-    pub fn noloop_author(&self) -> u64 {
+    pub fn noloop_id(&self) -> u64 {
         if self.flags().contains(ClientFlags::NOLOOP) { self.id } else { 0 }
     }
 }

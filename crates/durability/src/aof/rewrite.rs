@@ -121,7 +121,7 @@ pub fn begin(core: &'static DurableCore, global: &mut Locked) -> Result<(), Busy
         State::WaitRewrite => NextIncrement::Temporary(log.follow(Audience::DataOnly), InitialSelect::at_log_end(core)),
     };
     // Each file selects its first database itself.
-    log.forget_selected();
+    log.reset_selected();
     (status.scheduled, status.started_s) = (false, clock::unix_ms() / 1000);
     status.rewrites += 1;
     drop(status);

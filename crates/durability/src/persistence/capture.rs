@@ -129,7 +129,7 @@ impl PieceSink for Pieces {
         }
     }
 
-    fn pass_on(&mut self) {
+    fn flush(&mut self) {
         self.seal();
         let mut large = self.captured.large.lock();
         if *large.current.get_or_insert(self.id) == self.id {

@@ -77,7 +77,7 @@ pub(super) enum Kind {
 fn stream_position(core: &DurableCore) -> Option<StreamPosition> {
     let stream = core.replication_view().stream();
     // The next record selects its database, unless it is copied from another server.
-    core.keyspace.log.forget_selected();
+    core.keyspace.log.reset_selected();
     let Stream { id, database } = stream?;
     Some(StreamPosition { database: database as i64, id, offset: core.keyspace.log.offset() as i64 })
 }

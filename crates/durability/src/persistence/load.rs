@@ -636,7 +636,7 @@ impl Inserter<'_> {
         let put = |mut db: Db<'_>| {
             if replace {
                 db.put(key, value, expiry);
-            } else if !db.put_new(key, value, expiry) {
+            } else if !db.put_if_absent(key, value, expiry) {
                 return false;
             }
             if let Some(clock) = clock(pending.usage, access) {

@@ -201,13 +201,13 @@ mod tests {
 
     #[test]
     fn a_directory_is_read_like_openssl_reads_it() {
-        let dir = tempfile::tempdir().expect("a folder");
+        let dir = tempfile::tempdir().expect("a directory");
         for name in ["0123abCD.0", "fedcba98.10", "0123abcd.r0", "0123abcd.", "ca.crt", "x123abcd.0"] {
             std::fs::write(dir.path().join(name), name).expect("a file");
         }
-        std::fs::create_dir(dir.path().join("00000000.0")).expect("a folder");
+        std::fs::create_dir(dir.path().join("00000000.0")).expect("a directory");
         let mut found = Vec::new();
-        read_ca_dir(dir.path(), &mut found).expect("a folder");
+        read_ca_dir(dir.path(), &mut found).expect("a directory");
         let contents: Vec<&[u8]> = found.iter().map(|file| file.bytes.as_slice()).collect();
         assert_eq!(contents, [&b"0123abCD.0"[..], b"fedcba98.10"]);
         assert!(read_ca_dir(&dir.path().join("nothing"), &mut found).is_err());

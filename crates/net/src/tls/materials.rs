@@ -48,7 +48,7 @@ impl Materials {
         Materials::of(settings, &files)
     }
 
-    /// Makes the materials from files already read.
+    /// Creates the materials from files already read.
     pub fn of(settings: Settings, files: &Files) -> Result<Self, TlsError> {
         let has_authorities = settings.ca_file.is_some() || settings.ca_dir.is_some();
         if (settings.auth_clients != TlsAuthClients::No || settings.has_outgoing) && !has_authorities {

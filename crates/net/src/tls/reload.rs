@@ -38,7 +38,7 @@ impl Tls {
         }
     }
 
-    /// Makes new materials with the present settings if the files have changed.
+    /// Creates new materials with the present settings if the files have changed.
     fn reload(&self) -> Result<(), TlsError> {
         let _changing = self.changing.lock();
         let Some(present) = self.materials() else { return Ok(()) };

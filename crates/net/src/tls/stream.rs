@@ -44,7 +44,7 @@ const HANDSHAKE_MAX: usize = 48 * 1024;
 /// DEBUG FORCE-TLS-WRITE-ERROR: whether sockets are treated as if they accepted no bytes.
 static FAIL_WRITES: AtomicBool = AtomicBool::new(false);
 
-/// Makes all TLS connections behave as if their sockets accepted no bytes, or ends that.
+/// Enables or disables simulated failures: TLS connections behave as if their sockets accepted no bytes.
 pub fn fail_writes(on: bool) {
     FAIL_WRITES.store(on, Ordering::Relaxed);
 }

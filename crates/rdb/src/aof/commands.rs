@@ -64,7 +64,7 @@ impl<'a> Requests<'a> {
         Requests { out, command, key, words_per_element, left: elements, room: 0 }
     }
 
-    /// Begins a request if the next element needs one.
+    /// Starts a request if the next element needs one.
     fn begin_element(&mut self) {
         if self.room == 0 {
             self.room = self.left.min(ELEMENTS_PER_REQUEST);
@@ -192,7 +192,7 @@ pub struct Gradual {
 }
 
 impl Gradual {
-    /// Begins with a key that must not exist when the commands are executed.
+    /// Starts with a key that must not exist when the commands are executed.
     pub fn begin(record: &Record<'_>) -> Gradual {
         let key = record.key;
         let (command, words_per_element): (&'static [u8], usize) = match record.value {

@@ -10,7 +10,7 @@ fn read(name: &str) -> Option<Vec<(String, Vec<String>)>> {
         eprintln!("KVICK_TEST_DUMPS is not set: {name} was not read");
         return None;
     };
-    let bytes = std::fs::read(dir.join(name)).expect("the folder holds the dumps");
+    let bytes = std::fs::read(dir.join(name)).expect("the directory contains the dumps");
     let entries = read_all(&bytes, relaxed()).expect("a sound dump");
     let described = entries.into_iter().map(|(key, value)| {
         let lines = if let Loaded::Value(value) = value { describe(&value) } else { vec![format!("{value:?}")] };

@@ -98,7 +98,7 @@ fn loading_can_be_cancelled() {
 
 /// The output of a check of this dump, and whether it is valid.
 fn check(dump: &[u8], args: &[&str]) -> (String, bool) {
-    let dir = tempfile::tempdir().expect("a temporary folder");
+    let dir = tempfile::tempdir().expect("a temporary directory");
     let path = dir.path().join("dump");
     std::fs::write(&path, dump).expect("a temporary file");
     let args = [path.to_str().expect("a plain name")].into_iter().chain(args.iter().copied());

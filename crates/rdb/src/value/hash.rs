@@ -161,7 +161,7 @@ impl Loading<'_> {
         self.hash.set(name, value, expiry, FieldClock::ALL, self.limits) == Stored::Added
     }
 
-    /// Makes a hash of a listpack of fields and values; `None` if it is invalid.
+    /// Creates a hash from a listpack of fields and values; `None` if it is invalid.
     fn take(mut self, listpack: Listpack) -> Option<Loaded> {
         if listpack.is_empty() {
             return Some(Loaded::Empty);

@@ -41,7 +41,7 @@ pub(super) fn load<I: Input>(kind: Type, decoder: &mut Decoder<I>, options: &Val
         Type::SetIntset => load_intset(decoder, &limits)?,
         Type::SetListpack => {
             let listpack = sequence::listpack(decoder, "Set listpack")?;
-            if !listpack.view().all_differ(0) {
+            if !listpack.view().are_distinct(0) {
                 return Err(decoder.corrupt(Corrupt::Encoding("Set listpack")));
             }
             let fits = listpack.len() <= limits.listpack_entries;

@@ -154,7 +154,8 @@ fn diagnosis(server: &Services, now: i64) -> String {
     for (number, (event, series)) in all.iter().enumerate() {
         let summary = series.summary(now);
         report += &format!(
-            "{}. {event}: {} spikes (average {} ms, mean deviation {} ms, period {:.2} s). The longest took {} ms.\n",
+            "{}. {event}: {} latency spikes (average {} ms, mean deviation {} ms, period {:.2} s). The longest \
+             took {} ms.\n",
             number + 1,
             series.samples.len(),
             summary.average_ms,

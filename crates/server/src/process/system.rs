@@ -27,7 +27,7 @@ enum Outcome {
     Fine,
     /// The check was impossible, or does not apply here.
     Skipped,
-    /// What is wrong, and how to fix it.
+    /// A problem, and how to fix it.
     Bad(String),
 }
 

@@ -22,7 +22,7 @@ pub fn allocator() -> String {
     format!("jemalloc-{}", version.split('-').next().unwrap_or_default())
 }
 
-/// What `--help` prints.
+/// The output of `--help`.
 pub const HELP: &str = "\
 Usage: kvick-server [/path/to/kvick.conf] [--directive value ...] [-]
        kvick-server -v | --version

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const FRAMES_MAX: usize = 4096;
 /// The largest frame of an interface with the usual limit of 1500 bytes.
 const FRAME_BYTES: usize = 2048;
-/// So often it is looked whether the cable is to end.
+/// Interval of checks for the end of the cable.
 const SLICE_MS: i32 = 50;
 
 /// `TUNSETIFF`: makes a device, or takes hold of one.
@@ -30,7 +30,7 @@ struct Request {
     rest: [u8; 22],
 }
 
-/// Makes a TAP device in the namespace of the calling thread. It goes away with the file.
+/// Creates a TAP device in the namespace of the calling thread. It is deleted when the file is closed.
 pub fn tap(name: &str) -> io::Result<File> {
     let file = OpenOptions::new().read(true).write(true).open("/dev/net/tun")?;
     let mut request = Request { name: [0; libc::IFNAMSIZ], flags: PLAIN_FRAMES, rest: [0; 22] };
@@ -64,7 +64,7 @@ impl Cable {
         Ok(cable)
     }
 
-    /// What the near end sends from here on arrives so much later.
+    /// Sets the delay of what the near end sends from now on.
     pub fn delay(&self, by: Duration) {
         self.delay_ms.store(by.as_millis() as u64, Ordering::Relaxed);
     }
@@ -78,7 +78,7 @@ impl Cable {
     }
 }
 
-/// Takes what a device sends, until the cable is over.
+/// Receives the frames of a device until the cable ends.
 fn receive(mut from: File, frames: &SyncSender<(Instant, Vec<u8>)>, delay_ms: &AtomicU64, is_over: &AtomicBool) {
     let mut frame = [0; FRAME_BYTES];
     while !is_over.load(Ordering::Relaxed) {

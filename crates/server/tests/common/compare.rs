@@ -5,16 +5,16 @@ use super::wire::{Reply, Wire};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// How long any reply may take.
+/// Timeout of replies.
 const WAIT_LIMIT: Duration = Duration::from_secs(30);
-/// How much of a value is shown.
+/// Maximum shown length of a value.
 const SHOWN_MAX: usize = 500;
 /// The databases of a server.
 const DATABASES: usize = 16;
 
 /// A directory for a server, which is kept if the variable `KVICK_RANDOM_KEEP` is set.
 pub fn data_dir() -> TempDir {
-    let mut data_dir = TempDir::new().expect("a folder");
+    let mut data_dir = TempDir::new().expect("a directory");
     if std::env::var_os("KVICK_RANDOM_KEEP").is_some() {
         println!("kept: {}", data_dir.path().display());
         data_dir.disable_cleanup(true);
@@ -22,13 +22,13 @@ pub fn data_dir() -> TempDir {
     data_dir
 }
 
-/// What a server held.
+/// The contents of a server.
 pub struct Contents {
     digest: String,
     lines: Vec<String>,
 }
 
-/// Asks on a connection of its own.
+/// Sends a request on a new connection.
 pub fn ask(port: u16, line: &str) -> Reply {
     let mut wire = Wire::connect(port, WAIT_LIMIT).expect("a connection");
     wire.ask(&line.split(' ').collect::<Vec<_>>()).unwrap_or_else(|error| panic!("{line}: {error}"))
@@ -65,7 +65,7 @@ pub fn settle(port: u16) {
     });
 }
 
-/// What a server holds, in all databases.
+/// The contents of all databases of a server.
 pub fn contents(port: u16) -> Contents {
     let digest = digest(port);
     let mut wire = Wire::connect(port, WAIT_LIMIT).expect("a connection");
@@ -80,7 +80,7 @@ pub fn contents(port: u16) -> Contents {
     Contents { digest, lines }
 }
 
-/// What there is to say of a key: its digest, its type, when it expires and, for the eye, its value.
+/// Describes a key: its digest, its type, its expiry and, for readers, its value.
 fn describe(wire: &mut Wire, key: &str) -> String {
     let mut told = |words: &[&str]| match wire.ask(words).expect("a reply") {
         Reply::Array(items) => items.iter().map(Reply::text).collect::<Vec<_>>().join(" "),

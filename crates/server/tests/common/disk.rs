@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// Under this number the server has the descriptor that the test takes over: none of its own has it so early.
 const LISTENER: i32 = 200;
 
-/// What the disk is to fail at.
+/// The calls that fail.
 #[derive(Clone, Copy)]
 pub enum Failing {
     /// Nothing.
@@ -32,7 +32,7 @@ pub enum Failing {
 
 /// See the module's documentation.
 pub struct Disk {
-    /// What it fails at, and how many calls have failed.
+    /// The calls that fail, and the number of failed calls.
     failing: Arc<Mutex<(Failing, u64)>>,
 }
 
@@ -57,7 +57,7 @@ impl Disk {
         *self.failing.lock() = (what, 0);
     }
 
-    /// How many calls have failed since it was said what is to fail.
+    /// Number of failed calls since [`Disk::fail`].
     pub fn failures(&self) -> u64 {
         self.failing.lock().1
     }
@@ -90,7 +90,7 @@ const SYS_RENAME: libc::c_long = libc::SYS_rename;
 #[cfg(not(target_arch = "x86_64"))]
 const SYS_RENAME: libc::c_long = libc::SYS_renameat;
 
-/// Has a program run under the filter.
+/// Runs a program under the filter.
 fn prepare(command: &mut Command) {
     // SAFETY: system calls alone, on memory of their own.
     unsafe { command.pre_exec(install) };

@@ -18,12 +18,12 @@ use std::time::{Duration, Instant};
 const STREAM: &str = "soak";
 /// Entries that a consumer takes at most at once.
 const COUNT: usize = 10;
-/// How long one XREADGROUP waits; a consumer looks this often whether all is done.
+/// Timeout of one XREADGROUP: the interval at which consumers check for the end.
 const BLOCK_MS: usize = 100;
-/// How long a reply may take before the soak fails.
+/// Timeout of replies.
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
-/// What is to be done.
+/// The parameters of the load.
 #[derive(Clone, Copy)]
 pub struct Work {
     /// Entries to be added.
@@ -36,13 +36,13 @@ pub struct Work {
     pub waiting: usize,
     /// Consumers that poll.
     pub polling: usize,
-    /// How long one of these pauses after it got nothing.
+    /// Pause of a polling consumer after an empty reply.
     pub pause: Duration,
     /// Whether polling consumers have a separate group.
     pub apart: bool,
 }
 
-/// How it went.
+/// The results.
 pub struct Done {
     work: Work,
     groups: Vec<Group>,
@@ -54,10 +54,10 @@ pub struct Done {
     pub polls: usize,
 }
 
-/// What a group got.
+/// The results of a group.
 struct Group {
     name: &'static str,
-    /// How often each entry was delivered.
+    /// Number of deliveries of each entry.
     deliveries: Vec<AtomicU8>,
     acknowledged: AtomicUsize,
     /// Set when somebody has stopped working on it: all is done, or the test has failed.
@@ -89,7 +89,7 @@ impl Group {
         read
     }
 
-    /// Takes note of what was delivered; the command that acknowledges it, if it was anything.
+    /// Records a delivery. Returns the command that acknowledges it, unless it is empty.
     fn note(&self, reply: Option<StreamReadReply>) -> Option<Cmd> {
         let entries: Vec<_> = reply?.keys.into_iter().flat_map(|key| key.ids).collect();
         let mut acknowledge = cmd("XACK");

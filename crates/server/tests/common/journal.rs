@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-/// Where in an increment what the journal holds begins, if there is a journal and it holds something of that.
+/// The offset in an increment at which the journal's frames begin, if a journal with frames of it exists.
 pub fn begins_at(journal: &Path, increment: &Path) -> Option<u64> {
     const HEADER_AT: u64 = 4096;
     let (mut header, journal) = ([0; 64], File::open(journal).ok()?);

@@ -25,7 +25,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// What a server that is ready tells its log.
+/// The log message of a server that is ready.
 const READY: &str = "Ready to accept connections";
 /// Attempts to start, in case that another process takes the port first.
 const STARTS: usize = 5;
@@ -66,7 +66,7 @@ impl Server {
         Server::start_until(READY, None, args, prepare, &mut |_| {})
     }
 
-    /// The same, and tells `begun` the process ID before the server is ready.
+    /// The same, and passes the process ID to `begun` before the server is ready.
     pub fn start_watched(args: &[&str], prepare: &mut dyn FnMut(&mut Command), begun: &mut dyn FnMut(u32)) -> Server {
         Server::start_until(READY, None, args, prepare, begun)
     }
@@ -97,7 +97,7 @@ impl Server {
         prepare: &mut dyn FnMut(&mut Command),
         begun: &mut dyn FnMut(u32),
     ) -> Option<Server> {
-        let dir = tempfile::tempdir().expect("a temporary folder");
+        let dir = tempfile::tempdir().expect("a temporary directory");
         let port = free_port();
         let log = File::create(dir.path().join("log")).expect("a log file");
         let mut command = Command::new(env!("CARGO_BIN_EXE_kvick-server"));
@@ -169,7 +169,7 @@ impl Server {
         self.dir.path()
     }
 
-    /// What it has logged.
+    /// Its log.
     pub fn log(&self) -> String {
         let bytes = std::fs::read(self.dir.path().join("log")).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
@@ -240,7 +240,7 @@ impl Raw {
         self.stream.write_all(bytes.as_ref()).expect("a connection that takes bytes");
     }
 
-    /// The same, to a server that may have closed the connection.
+    /// The same for a server that may have closed the connection.
     pub fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> std::io::Result<()> {
         self.stream.write_all(bytes.as_ref())
     }

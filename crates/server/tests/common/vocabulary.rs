@@ -103,13 +103,13 @@ impl Shape {
     }
 }
 
-/// What a server understands.
+/// The commands of a server.
 pub struct Vocabulary {
     shapes: Vec<Shape>,
 }
 
 impl Vocabulary {
-    /// Asks a server.
+    /// Loads them from a server.
     pub fn load(wire: &mut Wire) -> Result<Vocabulary> {
         let (table, docs) = (wire.ask(&["COMMAND"])?, wire.ask(&["COMMAND", "DOCS"])?);
         let mut shapes = Vec::new();
@@ -158,7 +158,7 @@ impl Vocabulary {
     }
 }
 
-/// Makes a command wrong, most of the time.
+/// Makes a command invalid, in most cases.
 fn mutate(request: &mut Request, random: &mut Random) {
     let at = random.below(request.len());
     match random.below(5) {
@@ -178,7 +178,7 @@ struct Writer<'a> {
     random: &'a mut Random,
     shape: &'a Shape,
     request: &'a mut Request,
-    /// How many of what comes next were announced, as by `numkeys`.
+    /// The announced number of following arguments, as by `numkeys`.
     announced: Option<usize>,
 }
 

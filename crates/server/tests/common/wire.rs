@@ -25,7 +25,7 @@ pub enum Reply {
     Boolean(bool),
     /// An array, a set, or a map as names and values in turn.
     Array(Vec<Reply>),
-    /// What was not asked for.
+    /// A push message.
     Push(Vec<Reply>),
 }
 
@@ -47,7 +47,7 @@ impl Reply {
         }
     }
 
-    /// What is in an array, nothing if it is none.
+    /// The items of an array; empty for other types.
     pub fn items(&self) -> &[Reply] {
         match self {
             Reply::Array(items) => items,
@@ -55,7 +55,7 @@ impl Reply {
         }
     }
 
-    /// What stands behind a name in a map.
+    /// The value of a name in a map.
     pub fn field(&self, name: &str) -> Option<&Reply> {
         let mut pairs = self.items().chunks_exact(2);
         pairs.find(|pair| pair[0].text() == name).map(|pair| &pair[1])
@@ -73,7 +73,7 @@ impl Wire {
         Wire::connect_to(([127, 0, 0, 1], port).into(), patience)
     }
 
-    /// The same with any address.
+    /// The same for any address.
     pub fn connect_to(address: SocketAddr, patience: Duration) -> Result<Wire> {
         let stream = TcpStream::connect_timeout(&address, patience)?;
         stream.set_nodelay(true)?;

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use tempfile::TempDir;
 
-/// What servers of these tests are started with: replicas need not wait for others to come.
+/// Arguments of the servers: replicas do not wait for others to attach.
 const SETTINGS: [&str; 6] =
     ["--enable-debug-command", "yes", "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"];
 
@@ -63,7 +63,7 @@ fn counted(client: &mut Connection, field: &str) -> u64 {
     info(client, field).parse().expect("a number")
 }
 
-/// Has a server follow another.
+/// Makes a server a replica of another.
 fn follow(client: &mut Connection, primary: u16) {
     ask(client, &format!("REPLICAOF 127.0.0.1 {primary}"));
 }
@@ -243,7 +243,7 @@ fn replicas_continue_with_a_promoted_replica() {
 #[test]
 fn a_restarted_replica_resumes_with_a_partial_sync() {
     with_workers(|workers| {
-        let data_dir = TempDir::new().expect("a folder");
+        let data_dir = TempDir::new().expect("a directory");
         let args = ["--dir", data_dir.path().to_str().expect("a plain name")];
         let primary = start(workers, &[]);
         let mut p = primary.client();
@@ -374,7 +374,7 @@ fn a_replica_that_does_not_read_is_closed_and_its_memory_freed() {
 #[test]
 fn a_replica_logs_received_writes_to_its_append_only_file() {
     with_workers(|workers| {
-        let data_dir = TempDir::new().expect("a folder");
+        let data_dir = TempDir::new().expect("a directory");
         let args = ["--appendonly", "yes", "--dir", data_dir.path().to_str().expect("a plain name")];
         let primary = start(workers, &[]);
         let mut p = primary.client();
@@ -467,7 +467,7 @@ fn shutdown_waits_for_lagging_replicas() {
 #[test]
 fn a_replicas_rewritten_file_selects_the_primarys_database() {
     with_workers(|workers| {
-        let data_dir = TempDir::new().expect("a folder");
+        let data_dir = TempDir::new().expect("a directory");
         let args = ["--appendonly", "yes", "--dir", data_dir.path().to_str().expect("a plain name")];
         let (primary, mut replica) = (start(workers, &[]), start(workers, &args));
         let (mut p, mut r) = (primary.client(), replica.client());
@@ -637,7 +637,7 @@ fn a_replica_with_a_failing_disk_continues_only_if_configured() {
         let dump = replica.dir().join("dump.rdb");
         // It may be there, as the primary's came.
         let _ = std::fs::remove_file(&dump);
-        std::fs::create_dir(dump).expect("a folder in the place of the dump");
+        std::fs::create_dir(dump).expect("a directory in place of the dump");
         ask(&mut client, "CONFIG SET replica-ignore-disk-write-errors yes");
         cmd("CONFIG").arg("SET").arg("save").arg("3600 100000").exec(&mut client).expect("a setting");
         ask(&mut client, "BGSAVE");

@@ -23,7 +23,7 @@ fn valkey() -> Option<String> {
 fn replication_works_with_valkey_and_redis() {
     let Some(program) = valkey() else { return };
     with_workers(|workers| {
-        let data_dir = TempDir::new().expect("a folder");
+        let data_dir = TempDir::new().expect("a directory");
         let theirs = Running::start(&program, data_dir.path(), &["--repl-diskless-sync-delay", "0"]);
         let ours = start(workers, &[]);
         let (mut t, mut o) = (theirs.client(), ours.client());
@@ -50,7 +50,7 @@ fn replication_works_with_valkey_and_redis() {
         settle(&mut t);
         assert_same_data(&mut t, &mut o);
         // And from the beginning, this one being the primary.
-        let data_dir = TempDir::new().expect("a folder");
+        let data_dir = TempDir::new().expect("a directory");
         let fresh = Running::start(&program, data_dir.path(), &[]);
         let mut f = fresh.client();
         ask(&mut o, "REPLICAOF NO ONE");
@@ -67,7 +67,7 @@ const PRIMARIES: [&str; 3] = ["KVICK_TEST_VALKEY_8", "KVICK_TEST_REDIS_7", "KVIC
 /// version that is written here is 11, for Redis 7.2 and Valkey 8.
 const REPLICAS: [&str; 2] = ["KVICK_TEST_VALKEY_8", "KVICK_TEST_REDIS"];
 
-/// What a client sees of the data, in an order of its own: other servers compute other digests.
+/// The data as clients see them, in a defined order: other servers compute other digests.
 fn seen(client: &mut Connection) -> Vec<String> {
     let mut all = Vec::new();
     for database in 0..3 {
@@ -131,7 +131,7 @@ fn a_replica_follows_primaries_of_other_versions_under_load() {
             continue;
         };
         with_workers(|workers| {
-            let data_dir = TempDir::new().expect("a folder");
+            let data_dir = TempDir::new().expect("a directory");
             let theirs = Running::start(
                 &program,
                 data_dir.path(),
@@ -157,7 +157,7 @@ fn replicas_of_other_versions_follow_this_one_under_load() {
             continue;
         };
         with_workers(|workers| {
-            let data_dir = TempDir::new().expect("a folder");
+            let data_dir = TempDir::new().expect("a directory");
             let theirs = Running::start(&program, data_dir.path(), &[]);
             let ours = start(workers, &["--repl-backlog-size", "200mb"]);
             let (mut t, mut o) = (theirs.client(), ours.client());
@@ -185,7 +185,7 @@ fn dual_channel_sync_works_with_other_servers() {
                 "--repl-backlog-size",
                 "64mb",
             ];
-            let data_dirs = [(); 2].map(|()| TempDir::new().expect("a folder"));
+            let data_dirs = [(); 2].map(|()| TempDir::new().expect("a directory"));
             let [primary, replica] = [0, 1].map(|n| Running::start(&program, data_dirs[n].path(), &two));
             let ours = start(workers, &two);
             // From theirs to this one, and on to another of theirs.
@@ -214,7 +214,7 @@ fn other_servers_sync_via_a_file() {
         let ours = start(workers, &["--repl-diskless-sync", "no"]);
         let mut o = ours.client();
         ask(&mut o, "DEBUG POPULATE 3000 ours 100");
-        let data_dir = TempDir::new().expect("a folder");
+        let data_dir = TempDir::new().expect("a directory");
         let theirs = Running::start(&program, data_dir.path(), &[]);
         let mut t = theirs.client();
         follow(&mut t, ours.port());
@@ -232,7 +232,7 @@ fn a_dump_in_the_old_format_round_trips_through_an_old_server() {
         return println!("{variable} is not set: nothing is tried with that server");
     };
     with_workers(|workers| {
-        let data_dir = TempDir::new().expect("a folder");
+        let data_dir = TempDir::new().expect("a directory");
         let ours = start(workers, &["--rdb-save-version", "11"]);
         let mut o = ours.client();
         (0..300).for_each(|n| write(&mut o, n).expect("changes"));

@@ -1,6 +1,6 @@
 //! Lookups: expiry, the access clock, and the counters of hits and misses.
 
-use super::{Db, WhenExpired, WrongType, discard, tell_of_loss};
+use super::{Db, WhenExpired, WrongType, discard, notify_reclaimed};
 use crate::collections::Collection;
 use crate::collections::hash::FieldClock;
 use crate::effects::EventClass;
@@ -13,14 +13,14 @@ impl Db<'_> {
     #[inline(always)]
     pub(super) fn locate(&mut self, key: Key<'_>) -> Option<Place> {
         let (place, entry) = self.partition(key).find_entry(key)?;
-        if entry.has_expiry() && !self.outlives(key, place) {
+        if entry.has_expiry() && !self.is_visible(key, place) {
             return None;
         }
         Some(place)
     }
 
     /// Whether a key with an expiry is visible; deletes it if it has expired and expired keys are to be deleted.
-    fn outlives(&mut self, key: Key<'_>, place: Place) -> bool {
+    fn is_visible(&mut self, key: Key<'_>, place: Place) -> bool {
         let hidden = self.env.hides(&self.entry(key, place));
         if hidden && self.env.when_expired == WhenExpired::Drop {
             self.drop_expired(key, place);
@@ -60,10 +60,10 @@ impl Db<'_> {
     pub(super) fn drop_expired(&mut self, key: Key<'_>, place: Place) {
         let (keyspace, lazy) = (self.keyspace(), self.env.lazy_expire);
         let address = self.address(key);
-        let (cell, effects, number) = (&self.cells[self.partition_number(key)], &mut *self.env.effects, self.number);
-        self.locked.with(cell, address, |partition| {
+        let (slot, effects, number) = (&self.slots[self.partition_number(key)], &mut *self.env.effects, self.number);
+        self.locked.with(slot, address, |partition| {
             discard(keyspace, partition, place, lazy);
-            tell_of_loss(partition, effects, number, key);
+            notify_reclaimed(partition, effects, number, key);
         });
         self.env.counters.expired.add(1);
         self.env.effects.expired(key, lazy);
@@ -114,26 +114,26 @@ impl Db<'_> {
     }
 
     #[inline]
-    fn look_up(&mut self, key: Key<'_>, touch: bool, tell: bool) -> Option<Entry<'_>> {
+    fn look_up(&mut self, key: Key<'_>, touch: bool, notify: bool) -> Option<Entry<'_>> {
         let access = self.env.access;
         let found = self.partition(key).find_entry(key).map(|(place, entry)| {
             let stays_as_it_is = !touch || access.touched(entry.clock()) == entry.clock();
             (place, (!entry.has_expiry() && stays_as_it_is).then(|| entry.pointer()))
         });
         let Some((place, entry)) = found else {
-            self.miss(key, tell);
+            self.miss(key, notify);
             return None;
         };
-        let Some(entry) = entry else { return self.look_up_changing(key, place, touch, tell) };
+        let Some(entry) = entry else { return self.look_up_changing(key, place, touch, notify) };
         self.env.counters.hits.add(1);
         // SAFETY: live, as it was found just now, and borrowed from `self`.
         Some(unsafe { Entry::from_pointer(entry) })
     }
 
     /// Continues a lookup of a key that has an expiry or whose access clock changes.
-    fn look_up_changing(&mut self, key: Key<'_>, place: Place, touch: bool, tell: bool) -> Option<Entry<'_>> {
-        if self.entry(key, place).has_expiry() && !self.outlives(key, place) {
-            self.miss(key, tell);
+    fn look_up_changing(&mut self, key: Key<'_>, place: Place, touch: bool, notify: bool) -> Option<Entry<'_>> {
+        if self.entry(key, place).has_expiry() && !self.is_visible(key, place) {
+            self.miss(key, notify);
             return None;
         }
         self.env.counters.hits.add(1);
@@ -144,9 +144,9 @@ impl Db<'_> {
     }
 
     #[cold]
-    fn miss(&mut self, key: Key<'_>, tell: bool) {
+    fn miss(&mut self, key: Key<'_>, notify: bool) {
         self.env.counters.misses.add(1);
-        if tell {
+        if notify {
             self.env.effects.notify(EventClass::KEY_MISS, "keymiss", key.bytes);
         }
     }

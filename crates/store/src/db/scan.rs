@@ -1,6 +1,6 @@
 //! Iteration over a database: SCAN, and random keys.
 
-use super::{Db, Env, WhenExpired, discard, tell_of_loss};
+use super::{Db, Env, WhenExpired, discard, notify_reclaimed};
 use crate::entry::Entry;
 use crate::keyspace::{Address, Keyspace};
 use crate::partition::Partition;
@@ -100,8 +100,8 @@ fn drop_due(keyspace: &Keyspace, partition: &mut Partition, env: &mut Env<'_>, k
     let key = keyspace.key(key);
     let Some(place) = partition.find(key) else { return };
     discard(keyspace, partition, place, env.lazy_expire);
-    let number = env.effects.works_on();
-    tell_of_loss(partition, env.effects, number, key);
+    let number = env.effects.current_database();
+    notify_reclaimed(partition, env.effects, number, key);
     env.counters.expired.add(1);
     env.effects.expired(key, env.lazy_expire);
     env.effects.commit_records(&keyspace.log);

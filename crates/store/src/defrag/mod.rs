@@ -78,7 +78,7 @@ impl<'h> Mover<'h> {
     }
 
     /// Whether a collection with this many elements is to be put off.
-    pub(crate) fn puts_off(&self, elements: usize) -> bool {
+    pub(crate) fn defers(&self, elements: usize) -> bool {
         elements > self.fields_max
     }
 

@@ -8,7 +8,7 @@ use crate::collections::{Collection, hash, list, set, sorted_set};
 use crate::db::{Counters, Db, Env};
 use crate::effects::Effects;
 use crate::hash::KeyHasher;
-use crate::keyspace::Keyspace;
+use crate::keyspace::{Keyspace, Share};
 use crate::value::Expiry;
 use crate::{Entry, FieldClock, Hash, IntBuf, List, Object, Set, SortedSet, Stream, Value};
 use proptest::prelude::*;
@@ -174,7 +174,13 @@ fn walk(keyspace: &'static Keyspace, every: usize, fields_max: usize, mut betwee
         let (mut walk, mut passes) = (Walk::default(), 0);
         loop {
             // A deadline that has passed ends a pass after one step.
-            let pass = Pass { keyspace, share: (worker, 2), heap: &mut heap, deadline: Instant::now(), fields_max };
+            let pass = Pass {
+                keyspace,
+                share: Share { worker, workers: 2 },
+                heap: &mut heap,
+                deadline: Instant::now(),
+                fields_max,
+            };
             if walk.run(pass, &mut work) {
                 break;
             }
@@ -230,7 +236,10 @@ fn a_partition_that_stays_locked_is_left_alone_in_the_end() {
     let (mut heap, mut work, mut at) = (Shuffling { every: 1, seen: 0 }, Work::default(), Walk::default());
     let mut passes = 0;
     let deadline = Instant::now() + Duration::from_secs(60);
-    while !at.run(Pass { keyspace, share: (0, 1), heap: &mut heap, deadline, fields_max: 100 }, &mut work) {
+    while !at.run(
+        Pass { keyspace, share: Share { worker: 0, workers: 1 }, heap: &mut heap, deadline, fields_max: 100 },
+        &mut work,
+    ) {
         passes += 1;
     }
     drop(held);

@@ -6,8 +6,8 @@
 //! locked a partition, the next pass tries again; after several failures the partition is skipped.
 
 use super::{Heap, Mover, Work};
-use crate::keyspace::Keyspace;
-use crate::partition::PutOff;
+use crate::keyspace::{Keyspace, Share};
+use crate::partition::Deferred;
 use std::time::Instant;
 
 /// Allocations offered per lock acquisition.
@@ -25,7 +25,7 @@ pub struct Walk {
     /// Whether the table's end was reached.
     at_end: bool,
     /// Large collections of the partition that are still to be processed.
-    put_off: Vec<PutOff>,
+    deferred: Vec<Deferred>,
     /// Passes that found the partition locked.
     tries: u32,
 }
@@ -34,8 +34,8 @@ pub struct Walk {
 pub struct Pass<'a> {
     /// The keyspace.
     pub keyspace: &'static Keyspace,
-    /// This worker's number and the number of workers: they determine the worker's partitions.
-    pub share: (usize, usize),
+    /// The partitions to process.
+    pub share: Share,
     /// The allocator.
     pub heap: &'a mut dyn Heap,
     /// When the pass must end.
@@ -48,9 +48,9 @@ impl Walk {
     /// Continues until the deadline or the end of the share; returns true
     /// in the latter case. The caller is in a batch and holds no locks.
     pub fn run(&mut self, mut pass: Pass<'_>, work: &mut Work) -> bool {
-        let (worker, workers) = pass.share;
+        let Share { worker, workers } = pass.share;
         let partitions = pass.keyspace.partitions();
-        let total = pass.keyspace.places() * partitions;
+        let total = pass.keyspace.databases_total() * partitions;
         loop {
             let index = worker + self.next * workers;
             if index >= total {
@@ -85,21 +85,21 @@ impl Walk {
         };
         self.tries = 0;
         let mut mover = Mover::new(pass.heap, OFFERS_PER_LOCK, pass.fields_max);
-        locked.with_partition(address, |partition| match self.put_off.last_mut() {
-            Some(put_off) => {
-                if partition.relocate_put_off(put_off, &mut mover) {
-                    self.put_off.pop();
+        locked.with_partition(address, |partition| match self.deferred.last_mut() {
+            Some(deferred) => {
+                if partition.relocate_deferred(deferred, &mut mover) {
+                    self.deferred.pop();
                 }
             }
             None => {
-                let next = partition.relocate(self.position, &mut mover, &mut self.put_off, work);
+                let next = partition.relocate(self.position, &mut mover, &mut self.deferred, work);
                 self.at_end = next.is_none();
                 self.position = next.unwrap_or(0);
             }
         });
         work.moved += mover.moved();
         work.kept += mover.kept();
-        if self.at_end && self.put_off.is_empty() {
+        if self.at_end && self.deferred.is_empty() {
             self.leave();
         }
         true

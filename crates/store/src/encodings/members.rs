@@ -420,14 +420,14 @@ impl<L: Layout> Gradual for Members<L> {
         self.capture = Some(Box::new(Capture { pieces, next: 0 }));
     }
 
-    fn go_on(&mut self) -> bool {
+    fn capture_next(&mut self) -> bool {
         let Some(capture) = &mut self.capture else { return false };
         let Capture { pieces, next } = &mut **capture;
         if pieces.captures().is_cancelled() {
             self.table.mark_all();
         // SAFETY: pointers in the table are those of elements of this layout.
         } else if self.table.mark_next(next, |pointer| pieces.take(unsafe { L::piece(pointer) })) {
-            pieces.pass_on();
+            pieces.flush();
             return true;
         }
         if let Some(capture) = self.capture.take() {
@@ -447,7 +447,7 @@ impl<L: Layout> Drop for Members<L> {
             // The snapshot captures the rest and drops it.
             let captures = capture.pieces.captures().clone();
             let table = std::mem::take(&mut self.table);
-            captures.keep_rest(Box::new(Members::<L> { table, capture: Some(capture), layout: PhantomData }));
+            captures.keep_remainder(Box::new(Members::<L> { table, capture: Some(capture), layout: PhantomData }));
             return;
         }
         // SAFETY: the table owns its elements, and is dropped with them.

@@ -71,7 +71,7 @@ impl Bench {
             access: &self.access,
             counters: &self.counters,
             effects: &mut self.effects,
-            heard: EventClass::empty(),
+            event_mask: EventClass::empty(),
         })
     }
 
@@ -97,7 +97,7 @@ fn a_pool_keeps_the_best_and_gives_the_best_first() {
     for rank in [5, 1, 9, 3, 7].into_iter().chain(10..30) {
         pool.offer(candidate(rank, rank));
     }
-    assert!(!pool.wants(14) && pool.wants(15));
+    assert!(!pool.accepts(14) && pool.accepts(15));
     pool.offer(candidate(2, 2));
     let order: Vec<u64> = std::iter::from_fn(|| pool.take_best()).map(|best| best.rank).collect();
     assert_eq!(order, (14..30).rev().collect::<Vec<_>>());

@@ -55,9 +55,9 @@ impl Locked {
     /// Locks the one partition in a slot if that is possible without
     /// waiting; an exclusive caller needs no lock. The set must be empty.
     #[inline]
-    pub(crate) fn try_hold(
+    pub(crate) fn try_lock_slot(
         &mut self,
-        cell: &'static PartitionSlot,
+        slot: &'static PartitionSlot,
         address: Address,
         exclusive: Option<&Exclusive>,
     ) -> bool {
@@ -66,22 +66,22 @@ impl Locked {
             self.set_held(Held::Exclusive(address));
             return true;
         }
-        let locked = cell.lock.try_lock();
+        let locked = slot.lock.try_lock();
         if locked {
-            self.set_held(Held::One(address, cell));
+            self.set_held(Held::One(address, slot));
         }
         locked
     }
 
-    /// Releases the one partition that it [holds](Self::try_hold).
+    /// Releases the one partition that it [holds](Self::try_lock_slot).
     #[inline]
-    pub(crate) fn let_go(&mut self) {
+    pub(crate) fn unlock_slot(&mut self) {
         match self.held {
             Held::Exclusive(_) => self.set_held(Held::Nothing),
-            Held::One(_, cell) => {
+            Held::One(_, slot) => {
                 self.set_held(Held::Nothing);
                 // SAFETY: locked when this began to hold it, and released only once.
-                unsafe { cell.lock.unlock() }
+                unsafe { slot.lock.unlock() }
             }
             _ => {}
         }
@@ -89,11 +89,11 @@ impl Locked {
 
     /// Releases one partition and hands the lock to a waiting thread, if there is one. For a thread that
     /// will soon take the lock again and would otherwise win against threads that first have to wake.
-    pub(crate) fn pass_on(mut self) {
-        if let Held::One(_, cell) = self.held {
+    pub(crate) fn unlock_fair(mut self) {
+        if let Held::One(_, slot) = self.held {
             self.set_held(Held::Nothing);
             // SAFETY: locked when this was made, and released only once.
-            unsafe { cell.lock.unlock_fair() }
+            unsafe { slot.lock.unlock_fair() }
         }
     }
 
@@ -108,7 +108,7 @@ impl Locked {
         if self.holds(address) {
             return;
         }
-        self.keyspace.cell(address).lock.lock();
+        self.keyspace.slot(address).lock.lock();
         if let Held::Growing(addresses, _) = self.grow() {
             let place = addresses.binary_search(&address).unwrap_or_else(|place| place);
             addresses.insert(place, address);
@@ -143,45 +143,45 @@ impl Locked {
     /// A locked partition.
     #[inline]
     pub(crate) fn partition(&self, address: Address) -> &Partition {
-        self.at(self.keyspace.cell(address), address)
+        self.at(self.keyspace.slot(address), address)
     }
 
     /// Runs `change` on a locked partition and publishes its sizes when `change` returns.
     #[inline]
     pub(crate) fn with_partition<T>(&mut self, address: Address, change: impl FnOnce(&mut Partition) -> T) -> T {
-        self.with(self.keyspace.cell(address), address, change)
+        self.with(self.keyspace.slot(address), address, change)
     }
 
     /// The partition in a slot, whose address is `address`.
     #[inline]
-    pub(crate) fn at(&self, cell: &'static PartitionSlot, address: Address) -> &Partition {
+    pub(crate) fn at(&self, slot: &'static PartitionSlot, address: Address) -> &Partition {
         debug_assert!(self.holds(address), "a command reached for a partition that it did not lock");
         // SAFETY: locked by us; exclusive access goes through `&mut self`.
-        unsafe { &*cell.partition() }
+        unsafe { &*slot.partition() }
     }
 
     /// Like [`at`](Self::at), for a change that keeps the numbers of keys and of expiries.
     #[inline]
-    pub(crate) fn at_mut(&mut self, cell: &'static PartitionSlot, address: Address) -> &mut Partition {
+    pub(crate) fn at_mut(&mut self, slot: &'static PartitionSlot, address: Address) -> &mut Partition {
         debug_assert!(self.holds(address), "a command reached for a partition that it did not lock");
         // SAFETY: locked by us, and `self` is borrowed exclusively.
-        unsafe { &mut *cell.partition() }
+        unsafe { &mut *slot.partition() }
     }
 
     /// Like [`at`](Self::at), for any change.
     #[inline]
     pub(crate) fn with<T>(
         &mut self,
-        cell: &'static PartitionSlot,
+        slot: &'static PartitionSlot,
         address: Address,
         change: impl FnOnce(&mut Partition) -> T,
     ) -> T {
-        let partition = self.at_mut(cell, address);
+        let partition = self.at_mut(slot, address);
         let result = change(partition);
-        if cell.len.load(Ordering::Relaxed) != partition.len() {
-            cell.len.store(partition.len(), Ordering::Relaxed);
+        if slot.len.load(Ordering::Relaxed) != partition.len() {
+            slot.len.store(partition.len(), Ordering::Relaxed);
         }
-        let sizes = [(&cell.volatile, partition.volatile()), (&cell.volatile_hashes, partition.volatile_hashes())];
+        let sizes = [(&slot.volatile, partition.volatile()), (&slot.volatile_hashes, partition.volatile_hashes())];
         for (published, present) in sizes {
             let before = published.load(Ordering::Relaxed);
             if before != present {
@@ -196,7 +196,7 @@ impl Locked {
 
     /// A locked partition, for a change that keeps its sizes.
     pub(crate) fn partition_mut(&mut self, address: Address) -> &mut Partition {
-        self.at_mut(self.keyspace.cell(address), address)
+        self.at_mut(self.keyspace.slot(address), address)
     }
 
     /// Calls `visit` with every partition that was ever used and its database's number. Needs the global lock.
@@ -204,7 +204,7 @@ impl Locked {
         assert!(self.is_global(), "all partitions at once are the world");
         for number in 0..self.keyspace.databases() {
             let database = self.keyspace.database_at(number);
-            if self.keyspace.is_made(database) {
+            if self.keyspace.is_allocated(database) {
                 for partition in 0..self.keyspace.partitions {
                     visit(number, self.partition_mut(self.keyspace.address_of(database, partition)));
                 }
@@ -248,7 +248,7 @@ impl Locked {
             let fresh = Partition::new(self.keyspace.hasher);
             let old = self.with_partition(address, |partition| {
                 let mut old = std::mem::replace(partition, fresh);
-                partition.swap_attention(&mut old);
+                partition.swap_observers(&mut old);
                 old
             });
             if let Some(snapshot) = old.snapshot().cloned() {
@@ -269,25 +269,25 @@ impl Locked {
         numbers[a].store(at_b, Ordering::Relaxed);
         numbers[b].store(at_a, Ordering::Relaxed);
         if a != b {
-            self.swap_attention(at_a, at_b);
+            self.swap_observers(at_a, at_b);
         }
     }
 
     /// Exchanges a database and its staging database. Needs the global lock.
     pub fn swap_staging(&mut self, number: usize) {
         let (keyspace, staging) = (self.keyspace, self.keyspace.staging(number));
-        if keyspace.is_made(keyspace.database_at(number)) || keyspace.is_made(keyspace.database_at(staging)) {
+        if keyspace.is_allocated(keyspace.database_at(number)) || keyspace.is_allocated(keyspace.database_at(staging)) {
             self.swap(number, staging);
         }
     }
 
     /// Exchanges the waiters, watchers and readers of two databases back: they
     /// belong to a database number, not to the data that now has that number.
-    fn swap_attention(&mut self, a: usize, b: usize) {
-        let (cells_a, cells_b) = (self.keyspace.cells(a), self.keyspace.cells(b));
-        for (cell_a, cell_b) in cells_a.iter().zip(cells_b) {
+    fn swap_observers(&mut self, a: usize, b: usize) {
+        let (slots_a, slots_b) = (self.keyspace.slots(a), self.keyspace.slots(b));
+        for (slot_a, slot_b) in slots_a.iter().zip(slots_b) {
             // SAFETY: the global lock is held, and the slots belong to different databases.
-            unsafe { (*cell_a.partition()).swap_attention(&mut *cell_b.partition()) }
+            unsafe { (*slot_a.partition()).swap_observers(&mut *slot_b.partition()) }
         }
     }
 }
@@ -295,15 +295,15 @@ impl Locked {
 impl Drop for Locked {
     #[inline]
     fn drop(&mut self) {
-        let unlock = |cell: &PartitionSlot| {
+        let unlock = |slot: &PartitionSlot| {
             // SAFETY: locked when this was made, and released only here.
-            unsafe { cell.lock.unlock() }
+            unsafe { slot.lock.unlock() }
         };
         match &self.held {
-            Held::One(_, cell) => unlock(cell),
-            Held::Some(addresses) => addresses.iter().rev().for_each(|address| unlock(self.keyspace.cell(*address))),
+            Held::One(_, slot) => unlock(slot),
+            Held::Some(addresses) => addresses.iter().rev().for_each(|address| unlock(self.keyspace.slot(*address))),
             // The global lock, if it was added, is released when `held` is dropped, after all partitions.
-            Held::Growing(addresses, _) => addresses.iter().for_each(|address| unlock(self.keyspace.cell(*address))),
+            Held::Growing(addresses, _) => addresses.iter().for_each(|address| unlock(self.keyspace.slot(*address))),
             Held::Nothing | Held::Exclusive(_) | Held::AllExclusive | Held::GlobalLock { .. } => {}
         }
     }

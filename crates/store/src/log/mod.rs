@@ -227,7 +227,7 @@ impl WriteLog {
     /// Memory of all blocks, in bytes.
     pub fn memory(&self) -> usize {
         let mut inner = self.0.inner.lock();
-        inner.forget_read();
+        inner.drop_read();
         inner.live_bytes.load(Ordering::Relaxed)
     }
 
@@ -238,7 +238,7 @@ impl WriteLog {
     }
 
     /// Makes the next record start with a SELECT.
-    pub fn forget_selected(&self) {
+    pub fn reset_selected(&self) {
         self.0.inner.lock().selected = None;
     }
 
@@ -266,7 +266,7 @@ impl WriteLog {
 impl Shared {
     /// Drops the bytes that no follower needs, and followers that no longer exist.
     fn forget(&self, inner: &mut Inner) {
-        inner.forget_read();
+        inner.drop_read();
         self.has_readers.store(inner.backlog > 0 || !inner.followers.is_empty(), Ordering::Relaxed);
     }
 }
@@ -295,7 +295,7 @@ impl Inner {
             bytes = &bytes[written..];
             if !bytes.is_empty() {
                 // Blocks are dropped when a new one begins: rarely enough that visiting all followers is cheap.
-                self.forget_read();
+                self.drop_read();
                 let writer = BlockWriter::new(self.end, self.block_bytes(), &self.live_bytes);
                 self.blocks.push_back(writer.block().clone());
                 self.writer = Some(writer);
@@ -333,7 +333,7 @@ impl Inner {
         }
     }
 
-    fn forget_read(&mut self) {
+    fn drop_read(&mut self) {
         self.followers.retain(|position| position.strong_count() > 0);
         let (oldest, needed) = self.needed();
         while self.blocks.len() > 1 && self.blocks[0].end() <= needed {

@@ -22,7 +22,7 @@ pub trait PieceSink: Send {
     fn take(&mut self, piece: Piece<'_>);
 
     /// Lets the sink flush the pieces it has buffered. Called periodically by the walk.
-    fn pass_on(&mut self);
+    fn flush(&mut self);
 
     /// All pieces were captured. Called by the walk, unless the snapshot was cancelled.
     fn end(self: Box<Self>);
@@ -53,7 +53,7 @@ pub trait Gradual: Send {
     fn begin(&mut self, pieces: Pieces);
 
     /// Captures the next part; returns false when the capture is complete.
-    fn go_on(&mut self) -> bool;
+    fn capture_next(&mut self) -> bool;
 
     /// Its approximate memory, in bytes.
     fn weight(&self) -> usize;
@@ -82,9 +82,9 @@ impl Pieces {
     }
 
     /// Lets the sink flush the pieces so far.
-    pub(crate) fn pass_on(&mut self) {
+    pub(crate) fn flush(&mut self) {
         if let Some(sink) = self.sink.as_mut().filter(|_| !self.captures.is_cancelled()) {
-            sink.pass_on();
+            sink.flush();
         }
     }
 
@@ -119,15 +119,15 @@ pub struct Captures {
     /// Number of collections that are being captured.
     running: AtomicUsize,
     /// Remainders of collections that were dropped during their capture.
-    rests: Mutex<Vec<Rest>>,
+    remainders: Mutex<Vec<Remainder>>,
     /// Keys to which collections were moved during their capture.
-    pub(super) strays: Mutex<Vec<Box<[u8]>>>,
+    pub(super) moved_keys: Mutex<Vec<Box<[u8]>>>,
     /// Where the memory of remainders is counted.
     unfreed: Arc<Counts>,
 }
 
 /// The remainder of a dropped collection, and its approximate memory.
-pub(super) struct Rest {
+pub(super) struct Remainder {
     collection: Box<dyn Gradual>,
     bytes: usize,
 }
@@ -138,8 +138,8 @@ impl Captures {
         Captures {
             cancelled: AtomicBool::new(false),
             running: AtomicUsize::new(0),
-            rests: Default::default(),
-            strays: Default::default(),
+            remainders: Default::default(),
+            moved_keys: Default::default(),
             unfreed,
         }
     }
@@ -155,39 +155,39 @@ impl Captures {
     }
 
     /// Whether any collection is being captured.
-    pub(super) fn are_running(&self) -> bool {
+    pub(super) fn any_running(&self) -> bool {
         self.running.load(Ordering::SeqCst) != 0
     }
 
     /// Keeps the remainder of a collection that is dropped during its capture.
-    pub(crate) fn keep_rest(&self, collection: Box<dyn Gradual>) {
+    pub(crate) fn keep_remainder(&self, collection: Box<dyn Gradual>) {
         let bytes = collection.weight();
         self.unfreed.add_bytes(bytes);
-        self.rests.lock().push(Rest { collection, bytes });
+        self.remainders.lock().push(Remainder { collection, bytes });
     }
 
     /// Takes one of the remainders.
-    pub(super) fn take_rest(&self) -> Option<Rest> {
-        self.rests.lock().pop()
+    pub(super) fn take_remainder(&self) -> Option<Remainder> {
+        self.remainders.lock().pop()
     }
 
     /// Captures some more of a remainder, and returns it, or drops it if that was all.
-    pub(super) fn go_on_with(&self, mut rest: Rest) -> Option<Rest> {
-        if rest.collection.go_on() {
-            return Some(rest);
+    pub(super) fn continue_with(&self, mut remainder: Remainder) -> Option<Remainder> {
+        if remainder.collection.capture_next() {
+            return Some(remainder);
         }
-        drop(rest.collection);
-        self.unfreed.subtract_bytes(rest.bytes);
+        drop(remainder.collection);
+        self.unfreed.subtract_bytes(remainder.bytes);
         None
     }
 
     /// Records that a collection was moved to another key during its capture.
-    pub(crate) fn strayed(&self, key: &[u8]) {
-        self.strays.lock().push(key.into());
+    pub(crate) fn note_moved(&self, key: &[u8]) {
+        self.moved_keys.lock().push(key.into());
     }
 
     /// Takes one of the keys to which collections were moved.
-    pub(super) fn take_stray(&self) -> Option<Box<[u8]>> {
-        self.strays.lock().pop()
+    pub(super) fn take_moved_key(&self) -> Option<Box<[u8]>> {
+        self.moved_keys.lock().pop()
     }
 }

@@ -3,7 +3,7 @@
 
 use kvick_commands::spec::Arg;
 
-/// Of CLIENT LIST.
+/// The arguments of CLIENT LIST.
 pub const LIST: &[Arg] = &[
     Arg::one_of(
         "client-type",
@@ -56,7 +56,7 @@ pub const LIST: &[Arg] = &[
     Arg::string("not-ip").token("NOT-IP").optional().since("9.0.0"),
 ];
 
-/// Of CLIENT KILL.
+/// The arguments of CLIENT KILL.
 pub const KILL: &[Arg] = &[Arg::one_of(
     "filter",
     &[

@@ -143,7 +143,7 @@ fn set_active_expire(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> 
     Ok(())
 }
 
-/// Makes TLS sockets accept no bytes, or ends that.
+/// Makes TLS sockets accept no bytes, or restores them.
 fn clog_tls(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let on = match &args[2] {
         b"0" => false,

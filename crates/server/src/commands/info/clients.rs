@@ -24,7 +24,7 @@ impl Waits {
             let Some(blocked) = Blocked::of(&waiter) else { continue };
             waits.limited += usize::from(blocked.is_limited());
             for key in blocked.key_names() {
-                *waits.keys.entry((blocked.db, key.to_vec())).or_default() |= waiter.heeds_loss;
+                *waits.keys.entry((blocked.db, key.to_vec())).or_default() |= waiter.wakes_on_deletion;
             }
         }
         waits
@@ -55,7 +55,10 @@ pub fn write(context: &Context, page: &mut Page) {
     page.field("clients_in_timeout_table", waits.limited);
     page.field("total_watched_keys", watched().sum::<usize>());
     page.field("total_blocking_keys", waits.keys.len());
-    page.field("total_blocking_keys_on_nokey", waits.keys.values().filter(|heeds_loss| **heeds_loss).count());
+    page.field(
+        "total_blocking_keys_on_nokey",
+        waits.keys.values().filter(|wakes_on_deletion| **wakes_on_deletion).count(),
+    );
     let (reason, actions, left_ms) = match server.pause.state(context.now_ms) {
         None => ("none", "none", 0),
         Some(pause) => {

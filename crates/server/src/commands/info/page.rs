@@ -9,7 +9,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// Begins a section.
+    /// Starts a section.
     pub fn section(&mut self, title: &str) {
         if !self.text.is_empty() {
             self.text += "\r\n";

@@ -178,7 +178,7 @@ impl Hash {
 
     /// The table; converts the hash if it is not one.
     #[inline]
-    fn make_table(&mut self) -> &mut Fields {
+    fn convert_to_table(&mut self) -> &mut Fields {
         if self.0.tag() != TABLE {
             self.unpack();
         }
@@ -199,7 +199,7 @@ impl Hash {
 
     /// Converts a listpack to pairs, or pairs to a listpack, if the size requires it.
     #[inline]
-    fn settle(&mut self) {
+    fn adjust_encoding(&mut self) {
         match self.view() {
             View::Packed(pack) if pack.bytes().len() > PACKED_BYTES_MAX => self.cut(),
             View::Pairs(pairs) if pairs.listpack_bytes() <= PAIRS_BYTES_MIN => {
@@ -305,7 +305,7 @@ impl Hash {
     pub fn set(&mut self, name: &[u8], value: &[u8], expiry: Expiry, clock: FieldClock, limits: Limits) -> Stored {
         let too_long = name.len() > limits.bytes || value.len() > limits.bytes;
         if too_long || !self.fits(name.len() + value.len()) || matches!(expiry, Expiry::At(_)) {
-            self.make_table();
+            self.convert_to_table();
         }
         let stored = match self.view_mut() {
             ViewMut::Table(fields) => return fields.set(name, value, expiry, clock),
@@ -333,7 +333,7 @@ impl Hash {
         if stored == Stored::Added && self.len() > limits.fields {
             self.unpack();
         } else {
-            self.settle();
+            self.adjust_encoding();
         }
         stored
     }
@@ -351,7 +351,7 @@ impl Hash {
                 pairs.remove(place);
             }
         }
-        self.settle();
+        self.adjust_encoding();
         true
     }
 
@@ -381,10 +381,10 @@ impl Hash {
             } else if !allow(None) {
                 return Expired::Refused;
             }
-            self.make_table().set_expiry(name, Some(at), clock, |_| true);
+            self.convert_to_table().set_expiry(name, Some(at), clock, |_| true);
             return Expired::Changed;
         }
-        Self::outcome(self.make_table().set_expiry(name, Some(at), clock, allow))
+        Self::outcome(self.convert_to_table().set_expiry(name, Some(at), clock, allow))
     }
 
     /// Clears the expiry of a field; refused if it has none.
@@ -404,7 +404,7 @@ impl Hash {
     }
 
     /// A copy without the fields that `clock` hides.
-    pub fn copy_seen(&self, clock: FieldClock) -> Hash {
+    pub fn copy_visible(&self, clock: FieldClock) -> Hash {
         let mut copy = self.clone();
         if self.volatile() > 0 {
             let mut text = IntBuf::default();
@@ -513,11 +513,11 @@ impl Hash {
     /// Validates and takes over a listpack of alternating fields and values, without duplicate fields.
     pub fn from_listpack(pack: Listpack) -> Result<Hash, Corrupt> {
         let view = pack.view();
-        if !pack.len().is_multiple_of(2) || !view.all_differ(1) {
+        if !pack.len().is_multiple_of(2) || !view.are_distinct(1) {
             return Err(Corrupt);
         }
         let mut hash = Hash::packed(pack);
-        hash.settle();
+        hash.adjust_encoding();
         Ok(hash)
     }
 

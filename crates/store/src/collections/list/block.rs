@@ -340,25 +340,25 @@ impl Block {
         *count += other.count() as u32;
     }
 
-    /// Whether `wanted` accepts any element.
-    pub(super) fn has_wanted(&self, wanted: &impl Fn(Str<'_>) -> bool) -> bool {
+    /// Whether `matches` accepts any element.
+    pub(super) fn contains_matching(&self, matches: &impl Fn(Str<'_>) -> bool) -> bool {
         self.read(|view| match view {
-            Ok(view) => view.iter().any(wanted),
-            Err(element) => wanted(Str::Bytes(element)),
+            Ok(view) => view.iter().any(matches),
+            Err(element) => matches(Str::Bytes(element)),
         })
     }
 
-    /// Removes up to `most` elements that `wanted` accepts, starting from side
+    /// Removes up to `most` elements that `matches` accepts, starting from side
     /// `from`; returns how many. The block stays compressed if there are none.
-    pub(super) fn remove_wanted(&mut self, from: Side, most: usize, wanted: &impl Fn(Str<'_>) -> bool) -> usize {
-        if !self.has_wanted(wanted) {
+    pub(super) fn remove_matching(&mut self, from: Side, most: usize, matches: &impl Fn(Str<'_>) -> bool) -> usize {
+        if !self.contains_matching(matches) {
             return 0;
         }
         let Some((listpack, count)) = self.packed_mut() else {
             self.remove(0, 1);
             return 1;
         };
-        let removed = remove_wanted_packed(listpack, from, most, wanted);
+        let removed = remove_matching_packed(listpack, from, most, matches);
         *count -= removed as u32;
         removed
     }
@@ -377,19 +377,19 @@ pub(super) fn pop_packed<R>(listpack: &mut Listpack, side: Side, take: impl FnOn
     Some(taken)
 }
 
-/// Removes up to `most` elements of a listpack that `wanted` accepts, starting from side `from`; returns how many.
-pub(super) fn remove_wanted_packed(
+/// Removes up to `most` elements of a listpack that `matches` accepts, starting from side `from`; returns how many.
+pub(super) fn remove_matching_packed(
     listpack: &mut Listpack,
     from: Side,
     most: usize,
-    wanted: &impl Fn(Str<'_>) -> bool,
+    matches: &impl Fn(Str<'_>) -> bool,
 ) -> usize {
     let mut removed = 0;
     let mut next = end_of(listpack.view(), from);
     while let Some(at) = next.filter(|_| removed < most) {
         let view = listpack.view();
-        let is_wanted = wanted(view.get(at));
-        next = match (from, is_wanted) {
+        let is_match = matches(view.get(at));
+        next = match (from, is_match) {
             (Side::Head, true) => listpack.remove(at),
             (Side::Head, false) => view.next(at),
             (Side::Tail, true) => {
@@ -399,7 +399,7 @@ pub(super) fn remove_wanted_packed(
             }
             (Side::Tail, false) => view.prev(at),
         };
-        removed += usize::from(is_wanted);
+        removed += usize::from(is_match);
     }
     removed
 }

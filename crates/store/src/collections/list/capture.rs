@@ -69,7 +69,7 @@ impl Capture {
     }
 
     /// Captures some more of the blocks in the ring; returns false when all were captured.
-    pub fn go_on(&mut self, blocks: &VecDeque<Block>) -> bool {
+    pub fn capture_next(&mut self, blocks: &VecDeque<Block>) -> bool {
         let mut bytes = 0;
         while bytes < BYTES_PER_STEP {
             if self.next == self.end || self.pieces.captures().is_cancelled() {
@@ -89,7 +89,7 @@ impl Capture {
             }
             self.next += 1;
         }
-        self.pieces.pass_on();
+        self.pieces.flush();
         true
     }
 

@@ -21,7 +21,7 @@ use crate::memory::size_class;
 use crate::snapshot::pieces::Gradual;
 use crate::value::{IntBuf, Kind, Str};
 use crate::word::Word;
-use block::{Block, pop_packed, remove_wanted_packed};
+use block::{Block, pop_packed, remove_matching_packed};
 use quicklist::Quicklist;
 use smallvec::SmallVec;
 use std::ops::{ControlFlow, Range};
@@ -87,12 +87,12 @@ impl List {
         if let Form::Packed(view) = self.form()
             && limits.exceeded(view.bytes().len().saturating_add(bytes), view.len() + count)
         {
-            self.make_large(limits);
+            self.convert_to_large(limits);
         }
     }
 
     #[inline(never)]
-    fn make_large(&mut self, limits: Limits) {
+    fn convert_to_large(&mut self, limits: Limits) {
         let FormMut::Packed(mut listpack) = self.form_mut() else { return };
         let mut quicklist = Quicklist::new(limits);
         if let Some(block) = Block::of_listpack(std::mem::take(&mut *listpack)) {
@@ -231,10 +231,10 @@ impl List {
     /// among the first `most` from side `from`, until it breaks.
     pub fn find(&self, needle: &[u8], from: Side, most: usize, mut found: impl FnMut(usize) -> ControlFlow<()>) {
         let (needle, len) = (Needle::new(needle), self.len());
-        let looked_at = most.min(len);
+        let examined = most.min(len);
         let (range, mut index) = match from {
-            Side::Head => (0..looked_at, 0),
-            Side::Tail => (len - looked_at..len, len.wrapping_sub(1)),
+            Side::Head => (0..examined, 0),
+            Side::Tail => (len - examined..len, len.wrapping_sub(1)),
         };
         let _ = self.visit_until(range, from, &mut |element| {
             if needle.is(element) {
@@ -286,7 +286,7 @@ impl List {
         let needle = Needle::new(needle);
         let removed = match self.form_mut() {
             FormMut::Packed(mut listpack) => {
-                remove_wanted_packed(&mut listpack, from, most, &|element: Str<'_>| needle.is(element))
+                remove_matching_packed(&mut listpack, from, most, &|element: Str<'_>| needle.is(element))
             }
             FormMut::Blocks(quicklist) => quicklist.remove_value(from, most, needle),
         };

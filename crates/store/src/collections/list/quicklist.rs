@@ -80,14 +80,14 @@ impl Quicklist {
         ring + (sum as f64 / sampled.max(1) as f64 * self.blocks.len() as f64) as usize
     }
 
-    /// Removes and returns the listpack of its only block, if `wanted` returns true for its size in bytes and count.
+    /// Removes and returns the listpack of its only block, if `accepts` returns true for its size in bytes and count.
     #[inline]
-    pub(super) fn take_single(&mut self, wanted: impl FnOnce(usize, usize) -> bool) -> Option<Listpack> {
+    pub(super) fn take_single(&mut self, accepts: impl FnOnce(usize, usize) -> bool) -> Option<Listpack> {
         if self.blocks.len() != 1 {
             return None;
         }
         let Some(Block::Packed { listpack, count }) = self.blocks.front() else { return None };
-        if !wanted(listpack.byte_len(), *count as usize) {
+        if !accepts(listpack.byte_len(), *count as usize) {
             return None;
         }
         self.before_change(0);
@@ -287,13 +287,13 @@ impl Quicklist {
         if block.has_room(element.len(), limits) {
             self.before_change(place.block);
             self.blocks[place.block].insert(before, element);
-            self.settle(place.block);
+            self.update_compression(place.block);
         } else if !at_end {
             self.insert_by_splitting(Place { offset: before, ..place }, side, element);
         } else if let Some(next) = next.filter(|next| self.has_room(*next, element.len())) {
             self.before_change(next);
             self.blocks[next].push(side.other(), element);
-            self.settle(next);
+            self.update_compression(next);
         } else {
             let index = place.block + usize::from(side == Side::Tail);
             self.add_block(index, Block::of_one(element, limits));
@@ -331,7 +331,7 @@ impl Quicklist {
             Some((listpack, _)) if !large && listpack.fits(element.len()) => {
                 let Some(at) = listpack.view().seek(place.offset as isize) else { return false };
                 listpack.replace(at, element);
-                self.settle(place.block);
+                self.update_compression(place.block);
             }
             None if large => self.blocks[place.block] = Block::of_one(element, self.limits),
             None => {
@@ -359,7 +359,7 @@ impl Quicklist {
             self.drop_blocks(place.block, 1);
         } else {
             let merged = self.merge_around(place.block + 1);
-            self.settle(merged);
+            self.update_compression(merged);
         }
     }
 
@@ -390,27 +390,27 @@ impl Quicklist {
                 capture.removed(first + 1, [second]);
             }
         }
-        self.settle(first);
+        self.update_compression(first);
         true
     }
 
     /// Removes up to `most` elements equal to `needle`, starting from side `from`; returns how many.
     pub(super) fn remove_value(&mut self, from: Side, most: usize, needle: Needle<'_>) -> usize {
-        let wanted = |element: Str<'_>| needle.is(element);
+        let matches = |element: Str<'_>| needle.is(element);
         let (mut removed, mut seen) = (0, 0);
         while removed < most && seen < self.blocks.len() {
             let block = if from == Side::Head { seen } else { self.blocks.len() - 1 - seen };
-            if self.capture.is_some() && self.blocks[block].has_wanted(&wanted) {
+            if self.capture.is_some() && self.blocks[block].contains_matching(&matches) {
                 self.before_change(block);
             }
-            let here = self.blocks[block].remove_wanted(from, most - removed, &wanted);
+            let here = self.blocks[block].remove_matching(from, most - removed, &matches);
             removed += here;
             self.count -= here;
             if self.blocks[block].count() == 0 {
                 self.drop_blocks(block, 1);
             } else {
                 if here > 0 {
-                    self.settle(block);
+                    self.update_compression(block);
                 }
                 seen += 1;
             }
@@ -430,7 +430,7 @@ impl Quicklist {
             } else {
                 self.before_change(block);
                 self.blocks[block].remove(offset, here);
-                self.settle(block);
+                self.update_compression(block);
             }
             left -= here;
             offset = 0;
@@ -451,7 +451,7 @@ impl Quicklist {
         if let Some(capture) = &mut self.capture {
             capture.added(index);
         }
-        self.settle(index);
+        self.update_compression(index);
     }
 
     #[cfg(test)]
@@ -477,20 +477,20 @@ impl Quicklist {
         if self.blocks.len() < self.blocks.capacity() / 4 {
             self.blocks.shrink_to(self.blocks.len() * 2);
         }
-        self.settle(usize::MAX);
+        self.update_compression(usize::MAX);
     }
 
     /// Decompresses the blocks near the ends, and compresses those next
     /// to them and the block at `touched` if it is further inside.
     #[inline]
-    fn settle(&mut self, touched: usize) {
+    fn update_compression(&mut self, touched: usize) {
         if self.limits.compress_depth > 0 {
-            self.settle_depth(touched);
+            self.update_compression_depth(touched);
         }
     }
 
     #[inline(never)]
-    fn settle_depth(&mut self, touched: usize) {
+    fn update_compression_depth(&mut self, touched: usize) {
         let (depth, len) = (self.limits.compress_depth as usize, self.blocks.len());
         for i in 0..depth.min(len) {
             self.blocks[i].decompress();
@@ -516,9 +516,9 @@ impl Gradual for Quicklist {
         self.capture = Some(Box::new(Capture::new(pieces, self.blocks.len())));
     }
 
-    fn go_on(&mut self) -> bool {
+    fn capture_next(&mut self) -> bool {
         let Some(capture) = &mut self.capture else { return false };
-        if capture.go_on(&self.blocks) {
+        if capture.capture_next(&self.blocks) {
             return true;
         }
         if let Some(capture) = self.capture.take() {
@@ -545,7 +545,7 @@ impl Drop for Quicklist {
             let captures = capture.pieces().captures().clone();
             let blocks = std::mem::take(&mut self.blocks);
             let rest = Quicklist { blocks, count: self.count, limits: self.limits, capture: Some(capture) };
-            captures.keep_rest(Box::new(rest));
+            captures.keep_remainder(Box::new(rest));
         }
     }
 }

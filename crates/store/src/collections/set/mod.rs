@@ -302,7 +302,7 @@ impl Set {
                 let mut members = self.iter();
                 while !subset.is_complete() {
                     let Some(member) = members.next() else { return };
-                    if subset.takes_next(&mut random) {
+                    if subset.select_next(&mut random) {
                         visit(member);
                     }
                 }

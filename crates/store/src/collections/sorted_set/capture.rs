@@ -66,7 +66,7 @@ impl Capture {
     }
 
     /// Captures some more; returns false when all elements were captured.
-    pub fn go_on(&mut self, tree: &Tree) -> bool {
+    pub fn capture_next(&mut self, tree: &Tree) -> bool {
         let Some(first) = tree.rank(&self.frontier()).checked_sub(1).filter(|_| !self.pieces.captures().is_cancelled())
         else {
             return false;
@@ -79,7 +79,7 @@ impl Capture {
             last = Some(element);
         }
         self.last = last.map(|element| (element.score(), element.member().into()));
-        self.pieces.pass_on();
+        self.pieces.flush();
         true
     }
 

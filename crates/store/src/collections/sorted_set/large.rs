@@ -191,9 +191,9 @@ impl Gradual for Large {
         self.capture = Some(Box::new(Capture::new(pieces)));
     }
 
-    fn go_on(&mut self) -> bool {
+    fn capture_next(&mut self) -> bool {
         let Some(capture) = &mut self.capture else { return false };
-        if capture.go_on(&self.tree) {
+        if capture.capture_next(&self.tree) {
             return true;
         }
         if let Some(capture) = self.capture.take() {
@@ -213,7 +213,7 @@ impl Drop for Large {
             // The snapshot captures the rest and drops it.
             let captures = capture.pieces().captures().clone();
             let (members, tree) = (std::mem::take(&mut self.members), std::mem::take(&mut self.tree));
-            captures.keep_rest(Box::new(Large { members, tree, capture: Some(capture) }));
+            captures.keep_remainder(Box::new(Large { members, tree, capture: Some(capture) }));
         }
     }
 }

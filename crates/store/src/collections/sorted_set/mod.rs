@@ -115,7 +115,7 @@ impl SortedSet {
     #[inline]
     pub fn score(&self, member: &[u8]) -> Option<f64> {
         match self.form() {
-            Form::Small(view) => small::find(view, member).map(|at| small::score_behind(view, at)),
+            Form::Small(view) => small::find(view, member).map(|at| small::score_after(view, at)),
             Form::Large(large) => large.find(member).map(Element::score),
         }
     }
@@ -188,7 +188,7 @@ impl SortedSet {
             FormMut::Small(listpack) => listpack,
         };
         if let Some(at) = small::find(listpack.view(), member) {
-            let old = small::score_behind(listpack.view(), at);
+            let old = small::score_after(listpack.view(), at);
             return match decide(Some(old)) {
                 Some(score) if score != old => {
                     small::rescore(&mut listpack, at, member, score);

@@ -23,7 +23,7 @@ pub(super) fn parse_score(element: Str<'_>) -> Option<f64> {
 
 /// The score after a member.
 #[inline]
-pub(super) fn score_behind(view: View<'_>, member: At) -> f64 {
+pub(super) fn score_after(view: View<'_>, member: At) -> f64 {
     view.next(member).and_then(|at| parse_score(view.get(at))).unwrap_or_default()
 }
 
@@ -43,7 +43,7 @@ fn with_score<T>(score: f64, f: impl FnOnce(Element<'_>) -> T) -> T {
 #[inline]
 fn is_before(view: View<'_>, member: At, cut: &Cut<'_>) -> bool {
     let mut digits = IntBuf::default();
-    let score = if cut.needs_score() { score_behind(view, member) } else { 0.0 };
+    let score = if cut.needs_score() { score_after(view, member) } else { 0.0 };
     cut.is_after(score, || view.get(member).bytes(&mut digits))
 }
 
@@ -65,7 +65,7 @@ pub(super) fn rank_of(view: View<'_>, member: &[u8]) -> Option<(usize, f64)> {
     let mut rank = 0;
     while let Some(here) = at {
         if view.equals(here, member) {
-            return Some((rank, score_behind(view, here)));
+            return Some((rank, score_after(view, here)));
         }
         rank += 1;
         at = next(view, here);

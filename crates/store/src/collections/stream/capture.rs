@@ -58,7 +58,7 @@ impl Capture {
     }
 
     /// Captures some more of the blocks in the log; returns false when all were captured.
-    pub fn go_on(&mut self, blocks: &Ordered<Block>) -> bool {
+    pub fn capture_next(&mut self, blocks: &Ordered<Block>) -> bool {
         let mut bytes = 0;
         while bytes < BYTES_PER_STEP {
             let Some(next) = self.next.filter(|_| !self.pieces.captures().is_cancelled()) else { return false };
@@ -77,7 +77,7 @@ impl Capture {
             };
             self.next = base.next();
         }
-        self.pieces.pass_on();
+        self.pieces.flush();
         true
     }
 

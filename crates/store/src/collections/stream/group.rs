@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 pub struct ConsumerId(u32);
 
 /// The consumer of loaded entries whose consumer has not been loaded yet.
-const NOBODY: ConsumerId = ConsumerId(u32::MAX);
+const NO_OWNER: ConsumerId = ConsumerId(u32::MAX);
 
 /// An entry that was delivered and not acknowledged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -83,7 +83,7 @@ impl Clone for Consumer {
 
 /// A position in the groups' memory, for defragmentation.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(super) struct Spot {
+pub(super) struct RelocatePosition {
     group: usize,
     /// 0 for the group's pending entries, then its consumers.
     part: usize,
@@ -91,7 +91,7 @@ pub(super) struct Spot {
     chunk: usize,
 }
 
-impl Spot {
+impl RelocatePosition {
     const PART_BITS: u32 = 20;
     const CHUNK_BITS: u32 = 27;
 
@@ -99,13 +99,13 @@ impl Spot {
     pub fn pack(self) -> Option<u64> {
         let group = (self.group as u64) << Self::PART_BITS | self.part as u64;
         let packed = group << Self::CHUNK_BITS | self.chunk as u64;
-        (Spot::unpack(packed) == self).then_some(packed)
+        (RelocatePosition::unpack(packed) == self).then_some(packed)
     }
 
     /// The position from its packed form.
-    pub fn unpack(packed: u64) -> Spot {
+    pub fn unpack(packed: u64) -> RelocatePosition {
         let bits = |shift: u32, bits: u32| (packed >> shift & ((1 << bits) - 1)) as usize;
-        Spot {
+        RelocatePosition {
             group: bits(Self::PART_BITS + Self::CHUNK_BITS, 62 - Self::PART_BITS - Self::CHUNK_BITS),
             part: bits(Self::CHUNK_BITS, Self::PART_BITS),
             chunk: bits(0, Self::CHUNK_BITS),
@@ -173,7 +173,7 @@ impl Group {
         if let Err((fresh, present)) = self.pending.insert(id, fresh) {
             let before = std::mem::replace(present, fresh).consumer;
             if before != consumer {
-                self.disown(id, before);
+                self.remove_from_owner(id, before);
                 self.own(id, consumer);
             }
         } else {
@@ -189,7 +189,7 @@ impl Group {
         let Some(pending) = self.pending.get_mut(id) else { return };
         let before = std::mem::replace(&mut pending.consumer, consumer);
         if before != consumer {
-            self.disown(id, before);
+            self.remove_from_owner(id, before);
             self.own(id, consumer);
         }
     }
@@ -198,7 +198,7 @@ impl Group {
     #[inline]
     pub fn forget(&mut self, id: Id) -> bool {
         let Some(pending) = self.pending.remove(id) else { return false };
-        self.disown(id, pending.consumer);
+        self.remove_from_owner(id, pending.consumer);
         true
     }
 
@@ -211,7 +211,7 @@ impl Group {
     }
 
     #[inline]
-    fn disown(&mut self, id: Id, consumer: ConsumerId) {
+    fn remove_from_owner(&mut self, id: Id, consumer: ConsumerId) {
         if let Some(consumer) = self.consumer_mut(consumer) {
             consumer.pending.remove(id);
         }
@@ -287,7 +287,7 @@ impl Group {
     /// Adds a pending entry without a consumer, to be set with
     /// [`Group::assign`]; returns false if the entry is already pending.
     pub fn add_pending(&mut self, id: Id, delivered_ms: i64, deliveries: u64) -> bool {
-        self.pending.insert(id, Pending { delivered_ms, deliveries, consumer: NOBODY }).is_ok()
+        self.pending.insert(id, Pending { delivered_ms, deliveries, consumer: NO_OWNER }).is_ok()
     }
 
     /// Deletes a consumer and its pending entries, and returns the
@@ -320,7 +320,7 @@ impl Group {
     pub fn load_owner(&mut self, id: Id, consumer: ConsumerId) -> Result<(), BadGroup> {
         let pending = self.pending.get(id).ok_or(BadGroup::NotPending)?;
         match pending.consumer {
-            NOBODY => self.assign(id, consumer),
+            NO_OWNER => self.assign(id, consumer),
             owner if owner == consumer => return Err(BadGroup::OwnedTwice),
             _ => return Err(BadGroup::OwnedByAnother),
         }
@@ -329,13 +329,13 @@ impl Group {
 
     /// Checks that all pending entries have a consumer; the last step of loading a group.
     pub fn loaded(&self) -> Result<(), BadGroup> {
-        let owned = self.pending.iter().all(|(_, pending)| pending.consumer != NOBODY);
+        let owned = self.pending.iter().all(|(_, pending)| pending.consumer != NO_OWNER);
         if owned { Ok(()) } else { Err(BadGroup::NotOwned) }
     }
 
     /// Offers its allocations to a mover, from `place` on, until it is due; returns the position to continue from.
-    fn relocate(&mut self, place: Spot, mover: &mut Mover<'_>) -> Option<Spot> {
-        let Spot { mut part, mut chunk, .. } = place;
+    fn relocate(&mut self, place: RelocatePosition, mover: &mut Mover<'_>) -> Option<RelocatePosition> {
+        let RelocatePosition { mut part, mut chunk, .. } = place;
         if part == 0 {
             if chunk == 0 {
                 mover.offer_bytes(&mut self.name);
@@ -343,21 +343,21 @@ impl Group {
                 mover.offer_vec(&mut self.by_name);
             }
             if let Some(chunk) = self.pending.relocate(chunk, mover, |_, _| ()) {
-                return Some(Spot { chunk, ..place });
+                return Some(RelocatePosition { chunk, ..place });
             }
             (part, chunk) = (1, 0);
         }
         for (index, consumer) in self.consumers.iter_mut().enumerate().skip(part - 1) {
             let Some(consumer) = consumer else { continue };
             if mover.is_due() && index >= part {
-                return Some(Spot { part: index + 1, chunk: 0, ..place });
+                return Some(RelocatePosition { part: index + 1, chunk: 0, ..place });
             }
             if chunk == 0 {
                 mover.offer_box(consumer);
                 mover.offer_bytes(&mut consumer.name);
             }
             if let Some(chunk) = consumer.pending.relocate(chunk, mover, |_, ()| ()) {
-                return Some(Spot { part: index + 1, chunk, ..place });
+                return Some(RelocatePosition { part: index + 1, chunk, ..place });
             }
             chunk = 0;
         }
@@ -429,12 +429,16 @@ impl Groups {
     }
 
     /// Offers their allocations to a mover, from `spot` on, until it is due; returns the position to continue from.
-    pub(super) fn relocate(&mut self, spot: Spot, mover: &mut Mover<'_>) -> Option<Spot> {
-        if spot == Spot::default() {
+    pub(super) fn relocate(&mut self, spot: RelocatePosition, mover: &mut Mover<'_>) -> Option<RelocatePosition> {
+        if spot == RelocatePosition::default() {
             mover.offer_vec(&mut self.0);
         }
         for (number, group) in self.0.iter_mut().enumerate().skip(spot.group) {
-            let begin = if number == spot.group { spot } else { Spot { group: number, ..Spot::default() } };
+            let begin = if number == spot.group {
+                spot
+            } else {
+                RelocatePosition { group: number, ..RelocatePosition::default() }
+            };
             if mover.is_due() && number > spot.group {
                 return Some(begin);
             }

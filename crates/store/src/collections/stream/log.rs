@@ -410,9 +410,9 @@ impl Gradual for Log {
         self.capture = Some(Box::new(Capture::new(pieces, last)));
     }
 
-    fn go_on(&mut self) -> bool {
+    fn capture_next(&mut self) -> bool {
         let Some(capture) = &mut self.capture else { return false };
-        if capture.go_on(&self.blocks) {
+        if capture.capture_next(&self.blocks) {
             return true;
         }
         if let Some(capture) = self.capture.take() {
@@ -439,7 +439,7 @@ impl Drop for Log {
             // The snapshot captures the rest and drops it.
             let captures = capture.pieces().captures().clone();
             let blocks = std::mem::take(&mut self.blocks);
-            captures.keep_rest(Box::new(Log { blocks, capture: Some(capture), ..Log::default() }));
+            captures.keep_remainder(Box::new(Log { blocks, capture: Some(capture), ..Log::default() }));
         }
     }
 }

@@ -150,12 +150,12 @@ unsafe impl Collection for Stream {
             unsafe { self.0.relocate_box::<Body>(mover) };
         }
         let body = self.body_mut();
-        let mut spot = group::Spot::unpack(position);
+        let mut spot = group::RelocatePosition::unpack(position);
         if position & IN_GROUPS == 0 {
             if let Some(chunk) = body.log.relocate(position as usize, mover) {
                 return Some(chunk as u64);
             }
-            spot = group::Spot::default();
+            spot = group::RelocatePosition::default();
             if mover.is_due() && !body.groups.is_empty() {
                 return Some(IN_GROUPS);
             }

@@ -102,7 +102,7 @@ impl<'a> View<'a> {
 
     /// Whether all elements are distinct strings, in either representation; `skip` elements are skipped
     /// after each one checked. A few elements are compared pairwise; many are compared by hash.
-    pub fn all_differ(self, skip: usize) -> bool {
+    pub fn are_distinct(self, skip: usize) -> bool {
         /// Maximum number of elements that are compared pairwise.
         const FEW: usize = 32;
         let elements = || self.iter().step_by(skip + 1);

@@ -146,7 +146,7 @@ impl PieceSink for Copying {
         self.content.add(piece);
     }
 
-    fn pass_on(&mut self) {}
+    fn flush(&mut self) {}
 
     fn end(self: Box<Self>) {
         self.copies.put(self.key, self.content.sorted());
@@ -385,7 +385,7 @@ fn move_things(keyspace: &'static Keyspace) {
 
 fn walk_on(walk: &mut Walk, participant: Participant) {
     while walk.step(participant) {}
-    assert!(!walk.snapshot.captures().are_running());
+    assert!(!walk.snapshot.captures().any_running());
 }
 
 #[test]
@@ -417,7 +417,7 @@ fn large_collections_are_captured_as_they_were() {
                 }
                 steps += 1;
             }
-            assert!(!walk.snapshot.captures().are_running());
+            assert!(!walk.snapshot.captures().any_running());
             if walk.snapshot().is_cancelled() {
                 continue;
             }
@@ -494,7 +494,7 @@ fn one_that_goes_where_the_walk_has_been_is_found() {
                 let Some((value, expiry)) = db.take(db.key(b"large")) else { return };
                 db.with_database(to, |db| db.put(db.key(b"large"), value, expiry));
             });
-            assert!(from != 2 || to != 0 || !walk.snapshot.captures().strays.lock().is_empty());
+            assert!(from != 2 || to != 0 || !walk.snapshot.captures().moved_keys.lock().is_empty());
             assert!(walk.step(participant));
         }
         walk_on(&mut walk, participant);

@@ -91,7 +91,7 @@ impl Tree {
         for piece in pieces(elements, LEAF_FILLED) {
             let leaf = match level.last() {
                 None => tree.new_leaf(piece),
-                Some(before) => tree.new_leaf_behind(before.node.cast(), piece),
+                Some(before) => tree.new_leaf_after(before.node.cast(), piece),
             };
             level.push(Child { first: piece[0], node: leaf.cast(), count: piece.len() });
         }
@@ -414,7 +414,7 @@ impl Tree {
     }
 
     /// Adds a leaf after another.
-    fn new_leaf_behind(&mut self, before: NonNull<Leaf>, elements: &[Element]) -> NonNull<Leaf> {
+    fn new_leaf_after(&mut self, before: NonNull<Leaf>, elements: &[Element]) -> NonNull<Leaf> {
         let leaf = self.new_leaf(elements);
         let after = self.leaf_mut(before).next.replace(leaf);
         let node = self.leaf_mut(leaf);
@@ -429,18 +429,18 @@ impl Tree {
     #[cold]
     fn insert_into_full(&mut self, mut path: Path, leaf: NonNull<Leaf>, index: usize, element: Element) {
         if path.is_empty() {
-            self.raise_root();
+            self.grow_root();
             // The leaf is the only child of the new root.
             path.extend(self.root.map(|root| (root.cast(), 0)));
         }
         let node = self.leaf(leaf);
         if index == LEAF && node.next.is_none() {
             // Appending in order leaves full leaves behind.
-            let added = self.new_leaf_behind(leaf, &[element]);
+            let added = self.new_leaf_after(leaf, &[element]);
             self.attach(path, Child { first: element, node: added.cast(), count: 1 });
         } else if index == 0 && node.previous.is_none() {
             let old: SmallVec<[Element; LEAF]> = SmallVec::from_slice(node.elements());
-            let added = self.new_leaf_behind(leaf, &old);
+            let added = self.new_leaf_after(leaf, &old);
             self.leaf_mut(leaf).fill(&[element]);
             self.attach(path, Child { first: old[0], node: added.cast(), count: LEAF });
         } else {
@@ -460,7 +460,7 @@ impl Tree {
             (None, None) => {
                 let (low, high) = elements.split_at(elements.len() / 2);
                 self.leaf_mut(leaf).fill(low);
-                let added = self.new_leaf_behind(leaf, high);
+                let added = self.new_leaf_after(leaf, high);
                 return self.attach(path, Child { first: high[0], node: added.cast(), count: high.len() });
             }
             (Some(before), behind) if behind.is_none_or(|behind| before <= behind) => {
@@ -485,7 +485,7 @@ impl Tree {
         (*parent.count_mut(at), *parent.count_mut(at + 1)) = (first.len(), second.len() + third.len());
         parent.set_separator(at + 1, second[0]);
         if let Some(third_first) = third.first() {
-            let added = self.new_leaf_behind(right, third);
+            let added = self.new_leaf_after(right, third);
             if let Some((_, at)) = path.last_mut() {
                 *at += 1;
             }
@@ -494,7 +494,7 @@ impl Tree {
     }
 
     /// Adds a new root above the current one.
-    fn raise_root(&mut self) {
+    fn grow_root(&mut self) {
         if let Some(root) = self.root {
             self.inners += 1;
             self.root = Some(Inner::new(root, self.len).cast());
@@ -522,7 +522,7 @@ impl Tree {
             }
             self.inners += 1;
             if path.is_empty() {
-                self.raise_root();
+                self.grow_root();
                 path.extend(self.root.map(|root| (root.cast(), 0)));
             }
             child = right;
@@ -554,26 +554,26 @@ impl Tree {
             }
         }
         if self.leaf(leaf).len() < LEAF_SMALL {
-            self.relieve(path);
+            self.rebalance(path);
         }
     }
 
     /// Joins or removes nodes from the end of the path upwards, as long as they are small.
     #[cold]
-    fn relieve(&mut self, mut path: Path) {
+    fn rebalance(&mut self, mut path: Path) {
         let mut level = 0;
         while let Some((parent, at)) = path.pop() {
-            if !self.relieve_child(parent, at, level) {
+            if !self.merge_child(parent, at, level) {
                 return;
             }
             level += 1;
         }
-        self.lower_root();
+        self.collapse_root();
     }
 
     /// Removes a child if it is empty, or joins it with a neighbour
     /// if both are small. Returns whether there is one child less.
-    fn relieve_child(&mut self, parent: NonNull<Inner>, at: usize, level: usize) -> bool {
+    fn merge_child(&mut self, parent: NonNull<Inner>, at: usize, level: usize) -> bool {
         let child = self.inner(parent).child(at);
         let len = self.node_len(child, level);
         if len == 0 {
@@ -638,7 +638,7 @@ impl Tree {
     }
 
     /// Removes roots with only one child, or none.
-    fn lower_root(&mut self) {
+    fn collapse_root(&mut self) {
         while let Some(root) = self.root {
             let only = match self.node_len(root, self.height) {
                 0 => None,

@@ -2,7 +2,7 @@
 
 use super::{Address, Locked};
 use crate::hash::Key;
-use crate::partition::Attention;
+use crate::partition::Observers;
 use crate::tracking::Readers;
 use crate::value::Kind;
 use crate::waiting::Waiter;
@@ -14,7 +14,7 @@ impl Locked {
     pub fn join_queue(&mut self, number: usize, key: Key<'_>, waiter: &Arc<Waiter>) {
         let address = self.keyspace.address(number, key);
         self.with_partition(address, |partition| {
-            partition.change_attention(|attention| attention.queues.join(key.bytes, waiter.clone()));
+            partition.change_observers(|observers| observers.queues.join(key.bytes, waiter.clone()));
         });
     }
 
@@ -27,24 +27,24 @@ impl Locked {
         for key in keys {
             let address = self.keyspace.address(number, key);
             self.with_partition(address, |partition| {
-                partition.change_attention(|attention| attention.queues.remove(key.bytes, waiter.ticket()));
+                partition.change_observers(|observers| observers.queues.remove(key.bytes, waiter.ticket()));
             });
         }
         true
     }
 
     /// The first waiter with a ticket after `after` that waits for a key of database `number`, which is locked,
-    /// and can be served with a value of this kind. Skips waiters whose [`Waiter::rivals`] are among `rivals`.
+    /// and can be served with a value of this kind. Skips waiters whose [`Waiter::group`] are among `skipped_groups`.
     pub fn next_waiter(
         &self,
         number: usize,
         key: Key<'_>,
         after: u64,
         kind: Option<Kind>,
-        rivals: &[u64],
+        skipped_groups: &[u64],
     ) -> Option<Arc<Waiter>> {
         let partition = self.partition(self.keyspace.address(number, key));
-        partition.attention()?.queues.next(key.bytes, after, kind, rivals)
+        partition.observers()?.queues.next(key.bytes, after, kind, skipped_groups)
     }
 
     /// The kind of value at a key of database `number`, which is locked; `None` if the key is absent or has expired.
@@ -58,24 +58,24 @@ impl Locked {
     pub fn watch(&mut self, number: usize, key: Key<'_>, watcher: &Arc<Watcher>, now_ms: i64) -> bool {
         let address = self.keyspace.address(number, key);
         let partition = self.partition_mut(address);
-        let stale = partition.is_overdue(key, now_ms);
+        let stale = partition.has_expired(key, now_ms);
         let watch = Watch { watcher: watcher.clone(), stale };
-        partition.change_attention(|attention| attention.watchers.add(key.bytes, watch))
+        partition.change_observers(|observers| observers.watchers.add(key.bytes, watch))
     }
 
     /// Reverses [`watch`](Self::watch).
     pub fn unwatch(&mut self, number: usize, key: Key<'_>, watcher: &Arc<Watcher>) {
         let address = self.keyspace.address(number, key);
         let partition = self.partition_mut(address);
-        if partition.attention().is_some() {
-            partition.change_attention(|attention| attention.watchers.remove(key.bytes, watcher));
+        if partition.observers().is_some() {
+            partition.change_observers(|observers| observers.watchers.remove(key.bytes, watcher));
         }
     }
 
     /// Records that a client has read a key of database `number`, which is locked, and may cache the value.
     pub fn add_reader(&mut self, number: usize, key: Key<'_>, client: u64) {
         let address = self.keyspace.address(number, key);
-        let added = self.partition_mut(address).change_attention(|attention| attention.tracked.add(key, client));
+        let added = self.partition_mut(address).change_observers(|observers| observers.tracked.add(key, client));
         self.keyspace.tracking.added(added);
     }
 
@@ -84,34 +84,34 @@ impl Locked {
     pub fn take_readers(&mut self, number: usize, key: Key<'_>, but: u64) -> Readers {
         let address = self.keyspace.address(number, key);
         let partition = self.partition_mut(address);
-        if partition.attention().is_none_or(|attention| !attention.tracked.contains(key)) {
+        if partition.observers().is_none_or(|observers| !observers.tracked.contains(key)) {
             return Readers::new();
         }
         let (taken, left) =
-            partition.change_attention(|attention| (attention.tracked.take(key, but), attention.tracked.contains(key)));
+            partition.change_observers(|observers| (observers.tracked.take(key, but), observers.tracked.contains(key)));
         self.keyspace.tracking.removed(usize::from(!left), taken.len());
         taken
     }
 
-    pub(super) fn forget_some_readers(&mut self, address: Address, draw: u64) -> Option<(Box<[u8]>, Readers)> {
+    pub(super) fn evict_tracked_key(&mut self, address: Address, draw: u64) -> Option<(Box<[u8]>, Readers)> {
         let hasher = self.keyspace.hasher;
         let partition = self.partition_mut(address);
-        partition.attention()?;
-        let (key, readers) = partition.change_attention(|attention| attention.tracked.take_any(draw, hasher))?;
+        partition.observers()?;
+        let (key, readers) = partition.change_observers(|observers| observers.tracked.take_any(draw, hasher))?;
         self.keyspace.tracking.removed(1, readers.len());
         Some((key, readers))
     }
 
     /// Removes all recorded readers of all keys. Needs the global lock.
-    pub fn forget_readers(&mut self) {
+    pub fn clear_readers(&mut self) {
         if self.keyspace.tracking.keys() == 0 {
             return;
         }
         let (mut keys, mut readers) = (0, 0);
         self.for_each_partition(|_, partition| {
-            if partition.attention().is_some() {
-                partition.change_attention(|attention| {
-                    let (some_keys, some_readers) = std::mem::take(&mut attention.tracked).counts();
+            if partition.observers().is_some() {
+                partition.change_observers(|observers| {
+                    let (some_keys, some_readers) = std::mem::take(&mut observers.tracked).counts();
                     (keys, readers) = (keys + some_keys, readers + some_readers);
                 });
             }
@@ -121,37 +121,37 @@ impl Locked {
 
     /// Whether a key of database `number`, which is locked, exists but
     /// has expired, and had not expired when `watcher` began to watch it.
-    pub fn became_overdue(&self, number: usize, key: Key<'_>, watcher: &Arc<Watcher>, now_ms: i64) -> bool {
+    pub fn expired_since_watch(&self, number: usize, key: Key<'_>, watcher: &Arc<Watcher>, now_ms: i64) -> bool {
         let partition = self.partition(self.keyspace.address(number, key));
-        let watches = partition.attention().map_or(&[][..], |attention| attention.watchers.of(key.bytes));
+        let watches = partition.observers().map_or(&[][..], |observers| observers.watchers.of(key.bytes));
         let news = watches.iter().any(|watch| Arc::ptr_eq(&watch.watcher, watcher) && !watch.stale);
-        news && self.is_overdue(number, key, now_ms)
+        news && self.has_expired(number, key, now_ms)
     }
 
     /// Whether a key exists but has expired.
-    pub(crate) fn is_overdue(&self, number: usize, key: Key<'_>, now_ms: i64) -> bool {
-        self.partition(self.keyspace.address(number, key)).is_overdue(key, now_ms)
+    pub(crate) fn has_expired(&self, number: usize, key: Key<'_>, now_ms: i64) -> bool {
+        self.partition(self.keyspace.address(number, key)).has_expired(key, now_ms)
     }
 
     /// Marks the watches of expired keys in these databases as stale, so that
     /// the expiry no longer aborts a transaction. Needs the global lock.
-    pub(crate) fn accept_overdue(&mut self, numbers: [usize; 2], now_ms: i64) {
+    pub(crate) fn mark_overdue_watches_stale(&mut self, numbers: [usize; 2], now_ms: i64) {
         self.for_each_partition(|number, partition| {
             if numbers.contains(&number) {
-                partition.accept_overdue(now_ms);
+                partition.mark_overdue_watches_stale(now_ms);
             }
         });
     }
 
     /// Calls `visit` with the waiters, watchers and readers of database
     /// `number`, partition by partition. Needs the global lock.
-    pub(crate) fn for_each_attention(&self, number: usize, mut visit: impl FnMut(&Attention)) {
+    pub(crate) fn for_each_observers(&self, number: usize, mut visit: impl FnMut(&Observers)) {
         debug_assert!(self.is_global());
         let database = self.keyspace.database_at(number);
-        let Some(cells) = self.keyspace.databases[database].cells.get() else { return };
-        for partition in 0..cells.len() {
+        let Some(slots) = self.keyspace.databases[database].slots.get() else { return };
+        for partition in 0..slots.len() {
             let address = self.keyspace.address_of(database, partition);
-            self.partition(address).attention().into_iter().for_each(&mut visit);
+            self.partition(address).observers().into_iter().for_each(&mut visit);
         }
     }
 
