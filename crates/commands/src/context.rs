@@ -34,7 +34,7 @@ pub struct Context<'a> {
     /// Set by a command that blocks: it found nothing and will run again when one of its keys has changed.
     pub block: Option<Block>,
     /// Set by a command that fails: details for the log at level `verbose`, beyond the error text.
-    pub remark: Option<String>,
+    pub log_message: Option<String>,
 }
 
 /// The kind of receiver of a reply, which determines the maximum length of the reply.
@@ -145,7 +145,7 @@ impl<'a> Context<'a> {
             from_log,
             reads_every_key,
             block: None,
-            remark: None,
+            log_message: None,
         }
     }
 

@@ -93,7 +93,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: CASES, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_list_is_a_vector(steps in steps()) {
+    fn list_behaves_as_vector(steps in steps()) {
         let (mut bench, mut model) = (bench(), Vec::<Vec<u8>>::new());
         for step in steps {
             let (operation, n, m) = step;
@@ -143,7 +143,7 @@ proptest! {
     }
 
     #[test]
-    fn a_set_is_a_set(steps in steps()) {
+    fn set_behaves_as_set(steps in steps()) {
         let (mut bench, mut model) = (bench(), BTreeSet::<Vec<u8>>::new());
         for step in steps {
             let (operation, n, _) = step;
@@ -164,7 +164,7 @@ proptest! {
     }
 
     #[test]
-    fn a_hash_is_a_map_whose_fields_may_expire(steps in steps()) {
+    fn hash_behaves_as_map_with_expiring_fields(steps in steps()) {
         let (mut bench, mut model) = (bench(), BTreeMap::<Vec<u8>, (Vec<u8>, Option<i64>)>::new());
         for step in steps {
             let (operation, n, m) = step;
@@ -206,7 +206,7 @@ proptest! {
     }
 
     #[test]
-    fn a_sorted_set_is_ordered_by_score_and_member(steps in steps()) {
+    fn sorted_set_is_ordered_by_score_and_member(steps in steps()) {
         let (mut bench, mut model) = (bench(), BTreeMap::<Vec<u8>, i64>::new());
         for step in steps {
             let (operation, n, m) = step;
@@ -245,7 +245,7 @@ proptest! {
     }
 
     #[test]
-    fn a_stream_is_a_log_with_readers(steps in steps()) {
+    fn stream_behaves_as_log_with_groups(steps in steps()) {
         let (mut bench, mut model, mut last) = (bench(), BTreeSet::<u64>::new(), 0u64);
         let (mut read, mut pending) = (0u64, BTreeSet::<u64>::new());
         bench.run("XGROUP CREATE key readers 0 MKSTREAM");

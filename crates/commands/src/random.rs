@@ -29,7 +29,7 @@ mod tests {
     use super::next;
 
     #[test]
-    fn every_bit_is_set_half_the_time() {
+    fn hash_bits_are_set_half_the_time() {
         const DRAWS: u32 = 10_000;
         let mut set = [0; 64];
         for _ in 0..DRAWS {
@@ -41,7 +41,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_draw_their_own_numbers() {
+    fn threads_have_independent_random_numbers() {
         let there = std::thread::spawn(next).join().expect("no panic");
         assert_ne!(there, next());
     }

@@ -31,7 +31,7 @@ pub enum Names<'a> {
 
 impl<'a> Names<'a> {
     /// The names that match `pattern`.
-    pub fn like(pattern: &'a [u8]) -> Names<'a> {
+    pub fn matching(pattern: &'a [u8]) -> Names<'a> {
         if pattern == b"*" { Names::All } else { Names::Like(pattern) }
     }
 
@@ -67,7 +67,7 @@ impl<'a> ScanOptions<'a> {
             let mut argument = || words.next().ok_or(Error::SYNTAX);
             match word.to_ascii_lowercase().as_slice() {
                 b"count" => options.count = parse_count(argument()?)?,
-                b"match" => options.names = Names::like(argument()?),
+                b"match" => options.names = Names::matching(argument()?),
                 b"type" if scanned == Scanned::Keys => options.kind = Some(parse_kind(argument()?)?),
                 b"novalues" if scanned != Scanned::Hash => {
                     return Err(Error::text("ERR NOVALUES option can only be used in HSCAN"));
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_those_of_what_is_scanned() {
+    fn scan_options_depend_on_the_scanned_type() {
         assert_eq!(parse("", Scanned::Set), Ok((10, true, false)));
         assert_eq!(parse("count 3 Match x* COUNT 7", Scanned::Set), Ok((7, false, false)));
         assert_eq!(parse("match *", Scanned::Hash), Ok((10, true, false)));
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn any_number_is_a_cursor() {
+    fn arbitrary_cursors_are_accepted() {
         for (text, cursor) in [("0", 0), ("007", 7), (" +5", 5), ("18446744073709551615", u64::MAX)] {
             assert_eq!(parse_cursor(text.as_bytes()), Ok(cursor), "{text}");
         }

@@ -779,7 +779,7 @@ mod tests {
     }
 
     #[test]
-    fn adjoining_ranges_are_told_as_one() {
+    fn adjoining_matches_are_merged() {
         assert_eq!(facts(&[]), ((0, 0, 0), false));
         assert_eq!(facts(const { &[KeySpec::range(1, -1, 2, RO)] }), ((1, -1, 2), false));
         assert_eq!(facts(const { &[KeySpec::at(1, RO), KeySpec::range(2, -1, 1, RO)] }), ((1, -1, 1), false));
@@ -787,7 +787,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_a_range_cannot_tell_are_movable() {
+    fn keys_outside_a_fixed_range_are_movable() {
         assert_eq!(facts(const { &[KeySpec::counted(1, 1, RO)] }), ((0, 0, 0), true));
         assert_eq!(facts(const { &[KeySpec::at(1, RO), KeySpec::counted(2, 1, RO)] }), ((1, 1, 1), true));
         assert_eq!(facts(const { &[KeySpec::at(1, RO), KeySpec::at(3, RO)] }), ((1, 1, 1), true));

@@ -354,7 +354,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_fold_case_and_nothing_else() {
+    fn tokens_ignore_only_case() {
         assert_eq!(word(b"SET"), word(b"set"));
         assert_eq!(word(b"GetRange"), word(b"getrange"));
         let distinct =
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn renamed_commands_answer_to_their_new_name_only() {
+    fn renamed_commands_have_only_the_new_name() {
         let mut table = CommandTable::<()>::new();
         assert!(table.rename("get", "fetch-a-value") && table.rename("SET", ""));
         assert!(table.catalogue().find(b"get").is_none() && table.catalogue().find(b"set").is_none());

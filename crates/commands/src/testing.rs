@@ -29,8 +29,8 @@ pub struct Bench {
     pub event_mask: EventClass,
     /// Hits and misses.
     pub counters: Counters,
-    /// The remark of the last command for the log.
-    pub remark: Option<String>,
+    /// The message of the last command for the log.
+    pub log_message: Option<String>,
     commands: Vec<&'static [Command<Handler>]>,
     effects: Effects,
     follower: Follower,
@@ -52,7 +52,7 @@ impl Bench {
             version: Version::Resp2,
             event_mask: EventClass::all() - EventClass::KEY_MISS,
             counters: Counters::default(),
-            remark: None,
+            log_message: None,
             commands: families.to_vec(),
             effects: Effects::default(),
             follower,
@@ -112,7 +112,7 @@ impl Bench {
             in_script: false,
             from_log: self.from_log,
             block: None,
-            remark: None,
+            log_message: None,
         };
         let result = command.handler.expect("not a container")(&mut context, args);
         if let Some(block) = context.block {
@@ -120,7 +120,7 @@ impl Bench {
             let (keys, until) = (block.keys, block.until_ms);
             context.reply.simple(format!("waits for {:?} at {keys:?} until {until:?}", block.kind).as_bytes());
         }
-        self.remark = context.remark.take();
+        self.log_message = context.log_message.take();
         if let Err(error) = result {
             assert_eq!(context.reply.position(), 0, "an error after a reply had begun");
             context.reply.error(error.0.as_bytes());

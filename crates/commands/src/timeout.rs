@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_is_for_ever_however_it_is_written() {
+    fn zero_timeout_blocks_forever() {
         for word in ["0", "0.0", "-0", "-0.0005", "0x0"] {
             assert_eq!(seconds(word), Ok(None), "{word}");
         }
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_refused_with_its_reason() {
+    fn invalid_times_are_rejected_with_a_reason() {
         for (word, text) in [
             ("", "not a float or out of range"),
             ("x", "not a float or out of range"),

@@ -20,7 +20,7 @@ use kvick_core::admission::Reasons;
 use kvick_core::runtime_config::RuntimeConfig;
 use kvick_resp::{Args, Reply};
 use kvick_runtime::logging;
-use kvick_script::{Console, Debugger, Failure, Heard};
+use kvick_script::{Console, Debugger, Failure, Received};
 use kvick_scripting::Scripting;
 use kvick_scripting::debugging::{self, Forked, Mode};
 use kvick_store::{EventClass, PropagationTargets};
@@ -36,8 +36,8 @@ impl Console for DebugConsole<'_> {
     }
 
     /// No input is read after the script has ended.
-    fn receive(&mut self, _: &mut Vec<u8>) -> Heard {
-        Heard::Nobody
+    fn receive(&mut self, _: &mut Vec<u8>) -> Received {
+        Received::Disconnected
     }
 }
 

@@ -208,7 +208,7 @@ impl Engine {
         context.owned_arg = call.owned_arg;
         let result = (call.handler)(&mut context, call.args);
         if result.is_err()
-            && let Some(remark) = context.remark.take()
+            && let Some(remark) = context.log_message.take()
         {
             kvick_runtime::logging::verbose(format_args!("{remark}"));
         }

@@ -134,7 +134,7 @@ impl Engine {
             }
         }
         debug_assert!(context.block.is_none(), "commands with one key do not wait");
-        if let Some(remark) = context.remark.take() {
+        if let Some(remark) = context.log_message.take() {
             kvick_runtime::logging::verbose(format_args!("{remark}"));
         }
         drop(context);

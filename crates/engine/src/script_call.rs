@@ -25,7 +25,7 @@ use kvick_resp::format::parse_i64;
 use kvick_resp::{Args, OwnedArgs, Reply, Span, Version};
 use kvick_runtime::clock::{self, Ticks};
 use kvick_runtime::logging;
-use kvick_script::{Console, Debugger, Failure, Heard, Host, Kind as VmKind, LogLevel, Propagation, ScriptFlags};
+use kvick_script::{Console, Debugger, Failure, Host, Kind as VmKind, LogLevel, Propagation, Received, ScriptFlags};
 use kvick_scripting::debugging;
 use kvick_scripting::functions::Function;
 use kvick_scripting::running::{Current, Kind};
@@ -520,15 +520,15 @@ impl Console for Caller<'_> {
         DebugConsole(self.yielder).send(bytes);
     }
 
-    fn receive(&mut self, into: &mut Vec<u8>) -> Heard {
+    fn receive(&mut self, into: &mut Vec<u8>) -> Received {
         loop {
             match self.yielder.connection().and_then(|connection| connection.read(into)) {
-                None => return Heard::Nobody,
+                None => return Received::Disconnected,
                 Some(0) => {}
-                Some(_) => return Heard::Input,
+                Some(_) => return Received::Input,
             }
             if let Some(text) = self.interrupted() {
-                return Heard::End(text);
+                return Received::End(text);
             }
         }
     }

@@ -36,7 +36,7 @@ mod shebang;
 mod testing;
 mod vm;
 
-pub use debugger::console::{Console, Heard};
+pub use debugger::console::{Console, Received};
 pub use debugger::session::Debugger;
 pub use failure::Failure;
 pub use library::spec::{FunctionHandle, FunctionSpec};

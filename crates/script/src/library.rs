@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::convert::{push_error, returned_failure};
 use crate::lua::shared::Loading;
 use crate::lua::{Lua, REGISTRY, Raise, Results, Type, c_text};
-use crate::run::{self, WORLD};
+use crate::run::{self, ALL_GLOBALS};
 use crate::sandbox::protect::{self, Shown};
 use crate::settings::{Identity, Settings};
 use crate::{Failure, ScriptFlags, api};
@@ -46,8 +46,8 @@ pub(crate) fn load(
     let deadline = time_limit.and_then(|limit| Instant::now().checked_add(limit));
     lua.state().loading = Some(Loading { functions: Vec::new(), deadline });
     lua.raw_get_field(REGISTRY, LOADING_GLOBAL);
-    protect::look_into(lua);
-    lua.push_kept(compiled);
+    protect::set_globals_index(lua);
+    lua.push_ref(compiled);
     let ended = run::protected(lua, settings, |lua| lua.call_protected(0, Some(0), None));
     let loading = lua.state().loading.take();
     let functions = loading.map(|loading| loading.functions).unwrap_or_default();
@@ -60,8 +60,8 @@ pub(crate) fn load(
         }
     };
     lua.forget(compiled);
-    lua.push_value(WORLD);
-    protect::look_into(lua);
+    lua.push_value(ALL_GLOBALS);
+    protect::set_globals_index(lua);
     run::clear(lua);
     outcome
 }
@@ -127,7 +127,7 @@ fn read_named(lua: Lua<'_>) -> Result<ScriptFlags, &'static str> {
              named arguments).",
         );
     }
-    protect::reveal(lua, 1);
+    protect::unwrap_protected(lua, 1);
     lua.set_top(CALLBACK);
     let mut flags = ScriptFlags::default();
     lua.push_nil();
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_say_what_they_are() {
+    fn functions_report_their_metadata() {
         let code = b"server.register_function{function_name = 'f', description = 'for tests', flags = {'no-writes', \
             'Allow-Stale'}, callback = function() return 1 end}
             server.register_function('g', function() return 2 end)";
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_remains_of_what_fails_or_is_dropped() {
+    fn failed_and_dropped_scripts_leave_nothing() {
         let mut vm = vm();
         let big = "local big = string and 1 or 1 server.register_function('f', function() return 'x' end)";
         let failing = format!(
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn loading_takes_no_longer_than_it_may() {
+    fn loading_has_a_time_limit() {
         let mut vm = vm();
         let failure = vm.load_library(b"while true do end", Some(Duration::from_millis(5))).unwrap_err();
         assert_eq!(failure.text(), b"ERR Error registering functions: ERR FUNCTION LOAD timeout");

@@ -16,7 +16,7 @@ use crate::{Failure, Host};
 /// Stack index of the error handler function.
 pub(crate) const HANDLER: i32 = 1;
 /// Stack index of the writable table of all globals.
-pub(crate) const WORLD: i32 = 2;
+pub(crate) const ALL_GLOBALS: i32 = 2;
 /// Stack index of the string `KEYS`.
 const KEYS: i32 = 3;
 /// Stack index of the string `ARGV`.
@@ -29,7 +29,7 @@ const _: () = assert!(FIELD_NAMES == ARGV + 1);
 const BUFFER_KEPT_MAX: usize = 1 << 16;
 
 /// Creates the base of the stack. The table of all globals must be on the top.
-pub(crate) fn lay_base(lua: Lua<'_>) {
+pub(crate) fn init_stack_base(lua: Lua<'_>) {
     lua.push_function(handler);
     lua.insert(HANDLER);
     for name in ["KEYS", "ARGV"].into_iter().chain(FIELDS) {
@@ -65,14 +65,14 @@ pub(crate) fn script<'k>(
 ) -> Result<(), Failure> {
     lua.push_value(KEYS);
     push_list(lua, keys);
-    lua.raw_set(WORLD);
+    lua.raw_set(ALL_GLOBALS);
     lua.push_value(ARGV);
     push_list(lua, arguments);
-    lua.raw_set(WORLD);
-    lua.push_kept(script);
+    lua.raw_set(ALL_GLOBALS);
+    lua.push_ref(script);
     let is_debugged = debugger.is_some();
     if let Some(debugger) = debugger {
-        lua.state().engage_debugger(debugger);
+        lua.state().set_debugger(debugger);
         lua.watch_lines();
     }
     let outcome = call(lua, 0, host, reply, settings);
@@ -92,7 +92,7 @@ pub(crate) fn function<'k>(
     reply: &mut Reply<'_>,
     settings: &Settings,
 ) -> Result<(), Failure> {
-    lua.push_kept(function);
+    lua.push_ref(function);
     push_list(lua, keys);
     push_list(lua, arguments);
     call(lua, 2, host, reply, settings)
@@ -108,11 +108,11 @@ fn call(
 ) -> Result<(), Failure> {
     debug_assert_eq!(lua.top(), BASE + 1 + arguments);
     let state = lua.state();
-    state.engage(host);
+    state.set_host(host);
     state.version = Version::Resp2;
     let ended = protected(lua, settings, |lua| lua.call_protected(arguments, Some(1), Some(HANDLER)));
     let state = lua.state();
-    state.dismiss();
+    state.clear_host();
     if state.reply.capacity() > BUFFER_KEPT_MAX || state.text.capacity() > BUFFER_KEPT_MAX {
         state.reply.shrink_to(BUFFER_KEPT_MAX);
         state.text.shrink_to(BUFFER_KEPT_MAX);
@@ -150,7 +150,7 @@ pub(crate) fn protected<T>(lua: Lua<'_>, settings: &Settings, run: impl FnOnce(L
 /// Restores the globals of the thread, which `setfenv` may have replaced.
 fn reset_globals(lua: Lua<'_>, settings: &Settings) {
     if settings.insecure_api {
-        lua.raw_get_field(WORLD, "_G");
+        lua.raw_get_field(ALL_GLOBALS, "_G");
         lua.replace(crate::lua::GLOBALS);
     }
 }
@@ -219,10 +219,10 @@ fn push_shown(lua: Lua<'_>, index: i32) -> Result<(), Raise> {
 }
 
 /// Called periodically by the hook: whether the script may continue.
-pub(crate) fn may_go_on(lua: Lua<'_>) -> Result<(), Raise> {
+pub(crate) fn check_interrupt(lua: Lua<'_>) -> Result<(), Raise> {
     let state = lua.state();
     if let Some(loading) = &state.loading {
-        if loading.is_late() {
+        if loading.is_past_deadline() {
             convert::push_error(lua, b"ERR FUNCTION LOAD timeout");
             return Err(Raise);
         }
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_where_they_happened() {
+    fn errors_include_their_location() {
         let at = |script| eval(script).trim_end().to_string();
         assert_eq!(at("error('x')"), "-ERR user_script:1: x script: on @user_script:1.");
         assert_eq!(
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_must_end_ends() {
+    fn runaway_scripts_are_stopped() {
         for script in [
             "while true do end",
             "while true do pcall(function() while true do end end) end",
@@ -290,16 +290,16 @@ mod tests {
             "repeat until false",
         ] {
             let mut vm = machine(Kind::Scripts, Settings::default());
-            let host = &mut FakeHost { patience: Some(3), ..FakeHost::default() };
+            let host = &mut FakeHost { checks_left: Some(3), ..FakeHost::default() };
             let reply = run(&mut vm, host, script, &[], &[]);
             assert!(reply.starts_with("-ERR Script killed by user with SCRIPT KILL."), "{reply}");
-            host.patience = None;
+            host.checks_left = None;
             assert_eq!(run(&mut vm, host, "for i = 1, 1000000 do end return 1", &[], &[]), ":1\r\n");
         }
     }
 
     #[test]
-    fn random_numbers_are_those_of_valkey() {
+    fn random_numbers_match_valkey() {
         let script = "return {math.random(1000000), math.random(1000000), math.random(1000000)}";
         assert_eq!(eval(script), "*3\r\n:396465\r\n:840486\r\n:353337\r\n");
     }

@@ -33,8 +33,8 @@ impl ScriptFlags {
         self.set(|flag| name.eq_ignore_ascii_case(flag.as_bytes()))
     }
 
-    /// Sets the first flag for which `is_meant` returns true.
-    fn set(&mut self, is_meant: impl Fn(&str) -> bool) -> bool {
+    /// Sets the first flag for which `matches` returns true.
+    fn set(&mut self, matches: impl Fn(&str) -> bool) -> bool {
         let flags = [
             (&mut self.no_writes, "no-writes"),
             (&mut self.allow_oom, "allow-oom"),
@@ -42,7 +42,7 @@ impl ScriptFlags {
             (&mut self.no_cluster, "no-cluster"),
             (&mut self.allow_cross_slot_keys, "allow-cross-slot-keys"),
         ];
-        let meant = flags.into_iter().find(|(_, name)| is_meant(name));
+        let meant = flags.into_iter().find(|(_, name)| matches(name));
         meant.map(|(flag, _)| *flag = true).is_some()
     }
 
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn scripts_may_have_a_first_line() {
+    fn scripts_may_have_a_shebang() {
         let plain = Shebang::of_script(b"return 1").unwrap();
         assert_eq!((&*plain.engine, plain.flags, plain.code), (&b"lua"[..], None, 0..8));
         let script = b"#!lua flags=no-writes,allow-oom\nreturn 1";
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn first_lines_of_scripts_are_checked() {
+    fn shebang_lines_are_validated() {
         let cases = [
             (&b"#!lua"[..], "ERR Invalid script shebang"),
             (b"#!lua\0\n", "ERR Invalid script shebang"),
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn libraries_have_a_name() {
+    fn libraries_need_a_name() {
         let code = b"#!LUA NAME=lib\ncode";
         let library = Shebang::of_library(code).unwrap();
         assert_eq!((&*library.engine, &*library.name, &code[library.code]), (&b"LUA"[..], &b"lib"[..], &b"\ncode"[..]));

@@ -14,7 +14,7 @@ pub(crate) struct FakeHost {
     /// The last propagation setting.
     pub(crate) propagation: Option<Propagation>,
     /// Number of checks after which the script must end.
-    pub(crate) patience: Option<u32>,
+    pub(crate) checks_left: Option<u32>,
     /// The console of the debugger.
     pub(crate) console: Option<crate::debugger::tests::Script>,
 }
@@ -57,9 +57,9 @@ impl Host for FakeHost {
     }
 
     fn interrupted(&mut self) -> Option<String> {
-        let patience = self.patience.as_mut()?;
-        *patience = patience.saturating_sub(1);
-        (*patience == 0).then(|| "ERR Script killed by user with SCRIPT KILL.".to_string())
+        let checks_left = self.checks_left.as_mut()?;
+        *checks_left = checks_left.saturating_sub(1);
+        (*checks_left == 0).then(|| "ERR Script killed by user with SCRIPT KILL.".to_string())
     }
 }
 

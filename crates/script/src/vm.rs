@@ -8,7 +8,7 @@ use kvick_resp::Reply;
 
 use crate::debugger::session::Debugger;
 use crate::library::spec::{FunctionHandle, FunctionSpec};
-use crate::lua::Universe;
+use crate::lua::GlobalState;
 use crate::lua::reference::Ref;
 use crate::lua::shared::{Hooks, State};
 use crate::settings::{Identity, Kind, Settings};
@@ -16,7 +16,7 @@ use crate::{Failure, Host, debugger, library, run, sandbox};
 
 /// A virtual machine: one Lua state with its compiled scripts or loaded functions.
 pub struct Vm {
-    universe: Universe,
+    global_state: GlobalState,
     settings: Settings,
     scripts: HashMap<[u8; 40], Ref, BuildHasherDefault<DigestHasher>>,
     /// Number of calls since the last collector step.
@@ -37,12 +37,12 @@ impl Vm {
     ///
     /// If there is not enough memory.
     pub fn new(kind: Kind, identity: &Identity, settings: Settings) -> Result<Vm, Failure> {
-        let hooks = Hooks { at_line: debugger::at_line, may_go_on: run::may_go_on };
-        let Some(universe) = Universe::new(State::new(), hooks) else {
+        let hooks = Hooks { at_line: debugger::at_line, check_interrupt: run::check_interrupt };
+        let Some(global_state) = GlobalState::new(State::new(), hooks) else {
             return Err(Failure::new("ERR no memory for scripts"));
         };
-        sandbox::build(universe.lua(), kind, identity, &settings);
-        Ok(Vm { universe, settings, scripts: HashMap::default(), calls: 0 })
+        sandbox::build(global_state.lua(), kind, identity, &settings);
+        Ok(Vm { global_state, settings, scripts: HashMap::default(), calls: 0 })
     }
 
     /// Compiles the code of a script (without its first line, if that is a [`Shebang`](crate::Shebang)) and stores it
@@ -52,10 +52,10 @@ impl Vm {
     ///
     /// If the code does not compile.
     pub fn compile_script(&mut self, digest: &[u8; 40], code: &[u8]) -> Result<(), Failure> {
-        let script = run::compile(self.universe.lua(), code, "@user_script", &self.settings)
+        let script = run::compile(self.global_state.lua(), code, "@user_script", &self.settings)
             .map_err(|text| Failure::new([b"ERR Error compiling script (new function): ", &*text].concat()))?;
         if let Some(old) = self.scripts.insert(*digest, script) {
-            self.universe.lua().forget(old);
+            self.global_state.lua().forget(old);
         }
         Ok(())
     }
@@ -68,7 +68,7 @@ impl Vm {
     /// Removes a script.
     pub fn forget_script(&mut self, digest: &[u8; 40]) {
         if let Some(script) = self.scripts.remove(digest) {
-            self.universe.lua().forget(script);
+            self.global_state.lua().forget(script);
         }
     }
 
@@ -118,8 +118,9 @@ impl Vm {
         let Some(script) = self.scripts.get(digest) else {
             return Err(Failure::new("NOSCRIPT No matching script."));
         };
-        let outcome = run::script(self.universe.lua(), *script, keys, arguments, host, reply, &self.settings, debugger);
-        self.collect_sometimes();
+        let outcome =
+            run::script(self.global_state.lua(), *script, keys, arguments, host, reply, &self.settings, debugger);
+        self.collect_periodically();
         outcome
     }
 
@@ -130,12 +131,12 @@ impl Vm {
     ///
     /// If the code does not compile or raises an error; its functions are dropped then.
     pub fn load_library(&mut self, code: &[u8], time_limit: Option<Duration>) -> Result<Vec<FunctionSpec>, Failure> {
-        library::load(self.universe.lua(), code, time_limit, &self.settings)
+        library::load(self.global_state.lua(), code, time_limit, &self.settings)
     }
 
     /// Drops a function.
     pub fn drop_function(&mut self, function: FunctionHandle) {
-        self.universe.lua().forget(function.0);
+        self.global_state.lua().forget(function.0);
     }
 
     /// Runs a function and writes its result.
@@ -151,29 +152,29 @@ impl Vm {
         host: &mut dyn Host,
         reply: &mut Reply<'_>,
     ) -> Result<(), Failure> {
-        let outcome = run::function(self.universe.lua(), function.0, keys, arguments, host, reply, &self.settings);
-        self.collect_sometimes();
+        let outcome = run::function(self.global_state.lua(), function.0, keys, arguments, host, reply, &self.settings);
+        self.collect_periodically();
         outcome
     }
 
     /// Bytes in use by Lua.
     pub fn memory(&self) -> usize {
-        self.universe.lua().heap().used()
+        self.global_state.lua().heap().used()
     }
 
     /// Runs a full garbage collection.
     pub fn collect(&mut self) {
-        self.universe.lua().collect();
+        self.global_state.lua().collect();
     }
 
     /// Runs a collector step every few calls if there may be much garbage: the collector itself runs only when scripts
     /// allocate.
-    fn collect_sometimes(&mut self) {
+    fn collect_periodically(&mut self) {
         self.calls += 1;
         if self.calls == COLLECT_PERIOD {
             self.calls = 0;
             if self.memory() > MEMORY_SMALL_MAX {
-                self.universe.lua().collect_some(COLLECT_PERIOD as i32);
+                self.global_state.lua().collect_step(COLLECT_PERIOD as i32);
             }
         }
     }

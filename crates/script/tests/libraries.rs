@@ -5,9 +5,9 @@ use kvick_script::{Host, Identity, Kind, LogLevel, Propagation, Settings, Vm};
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 
-struct Nobody;
+struct NoHost;
 
-impl Host for Nobody {
+impl Host for NoHost {
     fn call(&mut self, _: &[&[u8]], _: Version, out: &mut Vec<u8>) {
         out.extend_from_slice(b"+OK\r\n");
     }
@@ -41,7 +41,7 @@ fn run(vm: &mut Vm, script: &[u8], argument: &[u8]) -> Vec<u8> {
     let mut reply = Reply::new(&mut out, Version::Resp3);
     let outcome = vm
         .compile_script(digest, script)
-        .and_then(|()| vm.run_script(digest, std::iter::empty(), std::iter::once(argument), &mut Nobody, &mut reply));
+        .and_then(|()| vm.run_script(digest, std::iter::empty(), std::iter::once(argument), &mut NoHost, &mut reply));
     if let Err(failure) = outcome {
         reply.error(failure.text());
     }
@@ -89,19 +89,19 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn json_is_read_as_it_was_written(value in value()) {
+    fn json_round_trips(value in value()) {
         let script = format!("{SAME} local v = {value} return same(v, cjson.decode(cjson.encode(v)))");
         prop_assert_eq!(run(&mut machine(None), script.as_bytes(), b""), b":1\r\n", "{}", value);
     }
 
     #[test]
-    fn message_pack_is_read_as_it_was_written(value in value()) {
+    fn message_pack_round_trips(value in value()) {
         let script = format!("{SAME} local v = {value} return same(v, cmsgpack.unpack(cmsgpack.pack(v)))");
         prop_assert_eq!(run(&mut machine(None), script.as_bytes(), b""), b":1\r\n", "{}", value);
     }
 
     #[test]
-    fn structs_are_read_as_they_were_written(
+    fn structs_round_trip(
         numbers in (any::<i8>(), any::<u16>(), any::<i32>(), any::<f32>(), -(1_i64 << 53)..1 << 53),
         string in "[a-z]{0,20}",
         order in "[<>]?(![248]?)?",
@@ -123,7 +123,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_read_or_refused(bytes in vec(prop_oneof![any::<u8>(), 0x80..0xa0_u8, 0xc0..0xe0_u8], 0..200)) {
+    fn arbitrary_bytes_are_handled(bytes in vec(prop_oneof![any::<u8>(), 0x80..0xa0_u8, 0xc0..0xe0_u8], 0..200)) {
         let mut vm = machine(None);
         for call in ["cmsgpack.unpack, ARGV[1]", "cjson.decode, ARGV[1]", "struct.unpack, ARGV[1], ARGV[1]",
             "struct.unpack, 'bhilfdsi7', ARGV[1]", "struct.size, ARGV[1]", "struct.pack, ARGV[1], 1, 2, 'c'",
@@ -135,7 +135,7 @@ proptest! {
     }
 
     #[test]
-    fn json_tokens_in_any_order_are_read_or_refused(
+    fn arbitrary_json_tokens_are_parsed_or_rejected(
         tokens in vec(prop_oneof![
             Just("{"), Just("}"), Just("["), Just("]"), Just(","), Just(":"), Just("\"a\""), Just("\"\\u0041\\n\""),
             Just("1"), Just("-0x1p4"), Just("null"), Just("tru"), Just("nan"), Just(" "), Just("\0"),
@@ -149,7 +149,7 @@ proptest! {
 
 /// Runs out of memory at very many places, and each time there is an error, and the machine can be used on.
 #[test]
-fn memory_may_end_anywhere() {
+fn allocation_failure_anywhere_is_an_error() {
     let script = br#"
         local t = cjson.decode('{"a":[1,2,3,{"b":"c"}],"d":"e\u00e9","f":null}')
         t.f = cmsgpack.unpack(cmsgpack.pack({1, 'two', {three = 3}}))

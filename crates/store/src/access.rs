@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_can_be_made_from_what_it_tells() {
+    fn clock_round_trips_through_idle_time_and_frequency() {
         let mut access = Access::default();
         access.set_now(5_000);
         for seconds in [0, 3, 3600, SECONDS_MASK as u64] {

@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn every_subset_is_as_likely() {
+    fn subsets_are_equally_likely() {
         let (mut random, mut hits) = (numbers(), [0u32; 1 << 5]);
         const DRAWS: u32 = 20_000;
         for _ in 0..DRAWS {
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_there_are_means_all() {
+    fn choosing_more_than_exist_chooses_all() {
         let (mut random, mut subset) = (numbers(), Subset::new(9, 4));
         assert!((0..4).all(|_| subset.select_next(&mut random)) && subset.is_complete());
     }

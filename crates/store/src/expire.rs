@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn the_workers_together_drop_all_that_has_expired() {
+    fn workers_together_delete_all_expired_keys() {
         for workers in [1, 3, 4, 5, 32] {
             let keyspace = Keyspace::leak(6, 4, KeyHasher::with_secret(1, 2));
             fill(keyspace, 1, |_| Expiry::None);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_goes_on_where_the_last_one_left_a_partition() {
+    fn sweep_resumes_where_the_last_one_stopped() {
         let keyspace = Keyspace::leak(1, 1, KeyHasher::with_secret(1, 2));
         // Few expired keys among many that have not expired.
         for batch in 0..20 {
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_dropped_when_their_time_has_come_and_the_key_with_the_last_one() {
+    fn expired_fields_are_deleted_and_the_key_with_the_last() {
         let keyspace = Keyspace::leak(3, 4, KeyHasher::with_secret(1, 2));
         let mut follower = keyspace.log.follow(Audience::All);
         let limits = Limits { fields: 100, bytes: 100 };
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_is_forgotten_by_the_next_expiry() {
+    fn expiry_after_a_flush_is_swept() {
         let keyspace = Keyspace::leak(2, 4, KeyHasher::with_secret(1, 2));
         fill(keyspace, 0, |_| Expiry::At(NOW_MS));
         keyspace.lock_global().flush(0, false);

@@ -302,7 +302,7 @@ mod tests {
     unsafe impl Sync for Shared {}
 
     #[test]
-    fn whoever_has_the_world_is_alone() {
+    fn global_lock_is_exclusive() {
         let shared = Arc::new(Shared(GlobalLock::default(), UnsafeCell::new(0), AtomicUsize::new(0)));
         let rounds: u64 = if cfg!(miri) { 20 } else { 2_000 };
         let threads: Vec<_> = (0..4)
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn the_resident_is_alone_while_there_is_no_visitor() {
+    fn bias_owner_is_exclusive_without_revokers() {
         let shared = Arc::new(Shared(GlobalLock::default(), UnsafeCell::new(0), AtomicUsize::new(0)));
         let (rounds, lock) = (if cfg!(miri) { 30 } else { 20_000 }, Arc::new(Mutex::new(())));
         let home = shared.0.join().expect("room");
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_the_world_gives_way_to_one_who_takes_it_from_within() {
+    fn global_lock_waiter_yields_to_acquisition_from_within_a_batch() {
         let global = Arc::new(GlobalLock::default());
         let within = global.join().expect("room");
         global.enter(within);
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_no_patience_gets_neither_a_batch_nor_the_world() {
+    fn impatient_caller_gets_neither_batch_nor_global_lock() {
         let global = GlobalLock::default();
         let [one, other] = [(); 2].map(|()| global.join().expect("room"));
         global.enter(one);

@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     #[allow(deprecated)]
-    fn agrees_with_the_reference_for_all_short_lengths() {
+    fn matches_reference_for_all_short_lengths() {
         use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hasher};
         // The standard library's default hasher is SipHash-1-3 with a zero key.
         let ours = KeyHasher::with_secret(0, 0);

@@ -21,7 +21,7 @@ mod tests {
     use super::size_class;
 
     #[test]
-    fn classes_are_the_allocators() {
+    fn size_classes_match_the_allocator() {
         let known =
             [(1, 8), (9, 16), (17, 24), (33, 40), (64, 64), (65, 80), (113, 128), (129, 160), (161, 192), (257, 320)];
         let large = [(1025, 1280), (4097, 5120), (8193, 10240), (16385, 20480), (65537, 81920)];

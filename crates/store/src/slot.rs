@@ -48,13 +48,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_those_that_clients_compute() {
+    fn slots_match_the_cluster_specification() {
         assert_eq!(crc16(b"123456789"), 0x31c3);
         assert_eq!([slot(b""), slot(b"a"), slot(b"foo"), slot(b"123456789")], [0, 15495, 12182, 12739]);
     }
 
     #[test]
-    fn what_stands_between_the_first_braces_decides() {
+    fn hash_tag_between_first_braces_determines_slot() {
         assert_eq!(slot(b"{foo}.bar"), slot(b"foo"));
         assert_eq!(slot(b"{foo}{bar}"), slot(b"foo"));
         assert_eq!(slot(b"x{{foo}y}"), slot(b"{foo"));

@@ -271,7 +271,7 @@ mod tests {
     const KNOWN: Added = Added { key: false, reader: false };
 
     #[test]
-    fn readers_are_kept_once_and_taken_together() {
+    fn readers_are_deduplicated_and_taken_together() {
         let (mut keys, key) = (TrackedKeys::default(), Key { bytes: b"k", hash: 7 });
         let added: Vec<_> = [5, 3, 5, 9].map(|reader| keys.add(key, reader)).into();
         assert_eq!(added, [NEW_KEY, NEW_READER, KNOWN, NEW_READER]);
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn who_changed_a_key_itself_stays_its_reader() {
+    fn noloop_writer_remains_a_reader() {
         let (mut keys, key) = (TrackedKeys::default(), Key { bytes: b"k", hash: 7 });
         for reader in [1, 2, 3] {
             keys.add(key, reader);
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_with_one_hash_are_told_apart() {
+    fn keys_with_equal_hashes_are_distinguished() {
         let mut keys = TrackedKeys::default();
         let [a, b] = [b"a", b"b"].map(|bytes| Key { bytes, hash: 7 });
         assert_eq!((keys.add(a, 1), keys.contains(b), keys.add(b, 2)), (NEW_KEY, false, NEW_KEY));
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn any_key_may_be_chosen_by_chance() {
+    fn random_key_can_return_every_key() {
         let (mut keys, hasher) = (TrackedKeys::default(), KeyHasher::with_secret(1, 2));
         for n in 1..=100u64 {
             let name = n.to_string();

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn usage_counts_what_is_there() {
+    fn usage_counts_existing_keys() {
         let keyspace = Keyspace::leak(2, 16, KeyHasher::random());
         assert_eq!(keyspace.usage(0), Usage::default());
         fill(keyspace, 1000);
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_locked_partition_is_passed_over_and_made_up_for() {
+    fn locked_partition_is_skipped_and_retried() {
         let keyspace = Keyspace::leak(1, 2, KeyHasher::random());
         fill(keyspace, 4000);
         let all = keyspace.usage(0);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mean_time_left_is_that_of_the_keys() {
+    fn average_ttl_matches_the_keys() {
         let keyspace = Keyspace::leak(1, 16, KeyHasher::random());
         assert_eq!(keyspace.average_ttl_ms(0, 1000, 100), 0);
         fill(keyspace, 1000);

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_box_comes_back_with_its_tag() {
+    fn boxes_round_trip_with_their_tags() {
         for tag in 0..8 {
             let word = Word::from_box(Box::new(u64::from(tag) + 7), tag);
             assert_eq!(word.tag(), tag);

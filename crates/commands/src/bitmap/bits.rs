@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_behind_the_end_read_as_zero() {
+    fn bits_after_the_end_read_as_zero() {
         assert!(get_bit(&[0x01], 7));
         assert!(!get_bit(&[0xff], 8));
         assert!(!get_bit(&[], u64::MAX));
@@ -144,7 +144,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn setting_a_bit_changes_that_bit_alone(
+        fn setting_a_bit_changes_only_that_bit(
             mut bytes in vec(any::<u8>(), 1..20), at: prop::sample::Index, on: bool
         ) {
             let at = at.index(bytes.len() * 8);
@@ -167,7 +167,7 @@ mod tests {
         }
 
         #[test]
-        fn the_first_bit_found_is_the_first_there_is(
+        fn bitpos_finds_the_first_bit(
             bytes in strings(), a: prop::sample::Index, b: prop::sample::Index, bit: bool
         ) {
             let bits = model(&bytes);

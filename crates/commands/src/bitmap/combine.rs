@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_are_named_in_either_case() {
+    fn operation_names_ignore_case() {
         assert_eq!(Operation::parse(b"AnD"), Some(Operation::And));
         assert_eq!(Operation::parse(b"NOT"), Some(Operation::Not));
         assert_eq!(Operation::parse(b"nand"), None);
@@ -121,7 +121,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn results_agree_with_combining_byte_by_byte(
+        fn results_match_byte_by_byte_computation(
             operands in vec(vec(any::<u8>(), 0..100), 1..5),
             operation in prop::sample::select(vec![Operation::And, Operation::Or, Operation::Xor]),
         ) {
@@ -140,7 +140,7 @@ mod tests {
         }
 
         #[test]
-        fn the_complement_of_the_complement_is_the_operand(operand in vec(any::<u8>(), 0..100)) {
+        fn double_complement_is_the_operand(operand in vec(any::<u8>(), 0..100)) {
             let once = combined(Operation::Not, std::slice::from_ref(&operand));
             prop_assert!(once.iter().zip(&operand).all(|(a, b)| a ^ b == 0xff));
             prop_assert_eq!(combined(Operation::Not, &[once]), operand);

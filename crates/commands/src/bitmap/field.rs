@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn widths_beyond_the_limits_are_refused() {
+    fn out_of_range_widths_are_rejected() {
         assert!(IntType::new(true, 64).is_some());
         assert!(IntType::new(false, 63).is_some());
         for (signed, bits) in [(true, 65), (false, 64), (true, 0), (false, 0), (true, -1)] {
@@ -152,7 +152,7 @@ mod tests {
         }
 
         #[test]
-        fn writing_changes_the_field_alone(
+        fn writing_changes_only_the_field(
             before in vec(any::<u8>(), 9..40), at: prop::sample::Index, value: i64, kind in types(),
         ) {
             let bits = before.len() as u64 * 8;

@@ -52,7 +52,7 @@ fn setting_a_bit_creates_and_grows_the_string() {
 }
 
 #[test]
-fn integers_are_bitmaps_of_their_digits() {
+fn integer_strings_are_bitmaps_of_their_digits() {
     let mut bench = bench();
     bench.run("put n 7");
     assert_eq!(bench.run("GETBIT n 2"), ":1");
@@ -62,7 +62,7 @@ fn integers_are_bitmaps_of_their_digits() {
 }
 
 #[test]
-fn offsets_and_bits_out_of_range_are_refused() {
+fn out_of_range_offsets_and_bits_are_rejected() {
     let mut bench = bench();
     const OFFSET: &str = "-ERR bit offset is not an integer or out of range";
     for line in ["SETBIT b -1 1", "SETBIT b x 1", "SETBIT b 4294967296 1", "GETBIT b 4294967296", "GETBIT b -1"] {
@@ -102,7 +102,7 @@ fn counting_takes_ranges_of_bytes_and_of_bits() {
 }
 
 #[test]
-fn a_clear_bit_is_found_behind_the_string_unless_an_end_is_given() {
+fn bitpos_of_zero_may_be_after_the_string_without_an_end() {
     let mut bench = bench();
     bench.run_words(&[b"put", b"ones", b"\xff\xff\xff"]);
     bench.run_words(&[b"put", b"zeros", b"\0\0"]);
@@ -152,7 +152,7 @@ fn combining_stores_the_result_without_expiry() {
 }
 
 #[test]
-fn combining_nothing_deletes_the_target() {
+fn combining_missing_keys_deletes_the_target() {
     let mut bench = bench();
     bench.run("put t old");
     assert_eq!(bench.run("BITOP AND t none other"), ":0");
@@ -180,7 +180,7 @@ fn bitfields_answer_old_or_new_values_by_subcommand() {
 }
 
 #[test]
-fn overflow_is_handled_as_last_told() {
+fn last_overflow_option_applies() {
     let mut bench = bench();
     bench.run("BITFIELD b SET u8 0 250");
     bench.propagated();
@@ -192,7 +192,7 @@ fn overflow_is_handled_as_last_told() {
 }
 
 #[test]
-fn a_key_created_by_failing_writes_is_propagated() {
+fn key_created_by_failing_write_is_propagated() {
     let mut bench = bench();
     assert_eq!(bench.run("BITFIELD new OVERFLOW FAIL SET u8 0 300"), "*1 $-1");
     assert_eq!(bench.run("peek new"), "+\\x00 false raw");
@@ -200,7 +200,7 @@ fn a_key_created_by_failing_writes_is_propagated() {
 }
 
 #[test]
-fn mistakes_in_bitfields_leave_the_key_alone() {
+fn invalid_bitfield_leaves_the_key_unchanged() {
     let mut bench = bench();
     let bad_type = "-ERR Invalid bitfield type. Use something like i16 u8. Note that u64 is not supported but i64 is.";
     let known = [

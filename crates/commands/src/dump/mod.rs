@@ -159,7 +159,7 @@ fn restore(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
         Ok(value) => value,
         Err(error) => {
             if let RestoreError::BadData(Some(reason)) = &error {
-                cx.remark = Some(reason.for_log());
+                cx.log_message = Some(reason.for_log());
             }
             return Err(Error::new(format!("ERR {error}")));
         }

@@ -20,7 +20,7 @@ fn restore(bench: &mut Bench, key: &str, ttl: &str, payload: &[u8], options: &[&
 }
 
 #[test]
-fn what_is_dumped_is_restored() {
+fn dump_and_restore_round_trip() {
     let mut bench = bench();
     bench.run("rpush list a 2 ccc");
     let payload = dump(&mut bench, "list");
@@ -32,14 +32,14 @@ fn what_is_dumped_is_restored() {
 }
 
 #[test]
-fn a_payload_of_valkey_9_is_what_is_written() {
+fn payload_matches_valkey_9() {
     let mut bench = bench();
     bench.run("set key 10");
     assert_eq!(dump(&mut bench, "key")[..5], [0, 0xc0, 10, 80, 0]);
 }
 
 #[test]
-fn a_payload_is_compressed_unless_dumps_are_not() {
+fn payload_is_compressed_unless_rdbcompression_is_off() {
     let mut bench = bench();
     bench.run(&format!("set key {}", "x".repeat(1000)));
     let compressed = dump(&mut bench, "key");
@@ -66,7 +66,7 @@ fn times_are_relative_unless_absolute() {
 }
 
 #[test]
-fn what_is_there_is_replaced_only_on_demand() {
+fn existing_key_is_replaced_only_with_replace() {
     let mut bench = bench();
     bench.run("set key value");
     let payload = dump(&mut bench, "key");
@@ -89,7 +89,7 @@ fn idle_time_and_frequency_are_kept() {
 }
 
 #[test]
-fn errors_come_in_their_order() {
+fn errors_are_checked_in_order() {
     let mut bench = bench();
     bench.run("set key value");
     let payload = dump(&mut bench, "key");
@@ -114,16 +114,16 @@ fn errors_come_in_their_order() {
 }
 
 #[test]
-fn the_log_is_told_what_is_wrong_with_a_payload() {
+fn corrupt_payload_is_logged() {
     let mut bench = bench();
     // A list of one listpack whose header claims a greater length; the checksum is valid.
     let listpack = [11, 0, 0, 0, 1, 0, 0x81, b'a', 2, 0xff];
     let payload =
         [&[18, 1, 2, 10][..], &listpack, &[80, 0], &[0xfb, 0x5e, 0x35, 0x56, 0xf9, 0xc5, 0x7c, 0x71]].concat();
     assert_eq!(restore(&mut bench, "list", "0", &payload, &[]), "-ERR Bad data format");
-    let remark = bench.remark.take().expect("a reason");
+    let remark = bench.log_message.take().expect("a reason");
     assert!(remark.starts_with("Internal error in RDB reading offset "), "{remark}");
     assert!(remark.ends_with(" -> Listpack integrity check failed."), "{remark}");
     bench.run("rpush list b");
-    assert_eq!(bench.remark, None);
+    assert_eq!(bench.log_message, None);
 }

@@ -189,7 +189,7 @@ mod tests {
     const PALERMO: Place = Place { longitude: 13.361389, latitude: 38.115556 };
 
     #[test]
-    fn known_places_have_known_scores() {
+    fn known_points_have_known_scores() {
         assert_eq!(PALERMO.score(), 3479099956230698);
         assert_eq!(Place { longitude: 15.087269, latitude: 37.502669 }.score(), 3479447370796909);
         assert_eq!(&Place::of_score(3479099956230698.0).geohash(), b"sqc8b49rny0");
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_go_around_the_grid() {
+    fn cell_neighbours_wrap_around_the_grid() {
         let first = Cell { bits: 0, steps: 3 };
         assert_eq!(first.neighbour(0, 0), first);
         assert_eq!(first.neighbour(1, 0).bits, 0b10);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn any_score_is_a_place() {
+    fn any_score_decodes_to_a_point() {
         for score in [-1.0, 0.0, 1e300, f64::INFINITY, f64::NEG_INFINITY, 4503599627370496.0] {
             let place = Place::of_score(score);
             assert!(LONGITUDES.contains(place.longitude) && LATITUDES.contains(place.latitude), "{score}");
@@ -219,13 +219,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bits_come_back(low in any::<u32>(), high in any::<u32>()) {
+        fn bits_round_trip(low in any::<u32>(), high in any::<u32>()) {
             let bits = interleave(low, high);
             prop_assert_eq!((deinterleave(bits), deinterleave(bits >> 1)), (low, high));
         }
 
         #[test]
-        fn a_place_is_in_its_cell(
+        fn point_is_in_its_geohash_cell(
             longitude in -180.0..180.0f64,
             latitude in -85.05..85.05f64,
             steps in 1..=STEPS_MAX,

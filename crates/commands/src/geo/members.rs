@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn places_become_scores_and_come_back() {
+    fn points_round_trip_through_scores() {
         let mut bench = bench();
         assert_eq!(bench.events(), ["new", "zadd"]);
         assert_eq!(bench.propagated(), ["ZADD sicily 3479099956230698 Palermo 3479447370796909 Catania"]);
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_those_of_zadd() {
+    fn geoadd_takes_the_options_of_zadd() {
         let mut bench = bench();
         bench.propagated();
         assert_eq!(bench.run("GEOADD sicily NX 1 2 Palermo"), ":0");
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_place_is_refused() {
+    fn invalid_coordinates_are_rejected() {
         let mut bench = bench();
         for (command, error) in [
             ("GEOADD s 1 2 a 3", "syntax error"),

@@ -383,12 +383,12 @@ fn find<'a>(set: &'a SortedSet, shape: &Shape, centre: Place, options: &Options)
 
 /// Lists the members found, with the requested details.
 fn list(reply: &mut Reply<'_>, found: &[Found<'_>], options: &Options, unit: f64) {
-    let beside =
+    let extras =
         [options.with_distance, options.with_hash, options.with_place].into_iter().filter(|with| *with).count();
     reply.array(found.len());
     for one in found {
-        if beside > 0 {
-            reply.array(beside + 1);
+        if extras > 0 {
+            reply.array(extras + 1);
         }
         reply.bulk(one.member.bytes(&mut IntBuf::default()));
         if options.with_distance {
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn any_stops_when_enough_are_found() {
+    fn any_option_stops_at_the_count() {
         let mut bench = bench();
         assert!(bench.run("GEOSEARCH s FROMLONLAT 15 37 BYBOX 400 400 km COUNT 2 ANY").starts_with("*2 "));
         assert!(bench.run("GEOSEARCH s FROMLONLAT 15 37 BYBOX 400 400 km COUNT 9 ANY DESC").starts_with("*4 $5 edge1"));
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_go_together_is_refused() {
+    fn conflicting_options_are_rejected() {
         let mut bench = bench();
         for (command, error) in [
             ("GEOSEARCH s FROMLONLAT 15 37 BYRADIUS 200", "syntax error"),

@@ -92,8 +92,8 @@ impl Shape {
                 if latitude_distance(place.latitude, centre.latitude) > height * unit / 2.0 {
                     return None;
                 }
-                let beside = Place { longitude: centre.longitude, latitude: place.latitude };
-                if distance(place, beside) > width * unit / 2.0 {
+                let same_latitude = Place { longitude: centre.longitude, latitude: place.latitude };
+                if distance(place, same_latitude) > width * unit / 2.0 {
                     return None;
                 }
                 Some(distance(centre, place))
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn polygons_enclose_what_is_between_their_edges() {
+    fn polygons_enclose_their_interior() {
         let corners = [place(0.0, 0.0), place(4.0, 0.0), place(4.0, 4.0), place(2.0, 1.0), place(0.0, 4.0)];
         assert!(encloses(&corners, place(1.0, 1.0)) && encloses(&corners, place(3.5, 2.0)));
         assert!(!encloses(&corners, place(2.0, 2.0)) && !encloses(&corners, place(5.0, 1.0)));
@@ -252,7 +252,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn cells_cover_what_is_inside(
+        fn cells_cover_the_search_area(
             longitude in -170.0..170.0f64,
             latitude in -60.0..60.0f64,
             east in -3.0..3.0f64,

@@ -7,7 +7,7 @@ use kvick_resp::format::parse_i64;
 use kvick_store::collections::hash::Stored;
 use kvick_store::{Expiry, Hash, IntBuf, Str};
 
-use super::{documented, growing, propagate_value, settle, tell, tell_revived};
+use super::{apply_state, documented, growing, propagate_value, record_event, record_replaced_expired_fields};
 use crate::context::{Context, Error, Handler};
 use crate::spec::{Arg, Command, KeyFlags, KeySpec};
 use crate::string::long_double::{LongDouble, Text};
@@ -31,7 +31,7 @@ fn hincrby(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
         sum = old.checked_add(increment).ok_or(OVERFLOW)?;
         Ok(Text::from_slice(Str::Int(sum).bytes(&mut IntBuf::default())))
     })?;
-    if field.among_volatile {
+    if field.hash_has_volatile {
         // The field may have expired at a replica, whose clock differs, so the result is propagated.
         propagate_value(cx, cx.key(args, 1), &args[2], &field.value, field.expiry);
     }
@@ -79,7 +79,7 @@ struct Updated {
     /// The expiry, which is unchanged.
     expiry: Option<i64>,
     /// Whether the hash had fields with an expiry.
-    among_volatile: bool,
+    hash_has_volatile: bool,
 }
 
 /// Sets the field at argument 2 of the hash at argument 1 to the value that `derive` computes from the current one.
@@ -94,12 +94,12 @@ fn update(
     let (hash, _) = cx.db.write_or_create::<Hash>(key)?;
     let (old, expiry) = hash.get_with_expiry(&args[2], clock).unzip();
     let (value, expiry) = (derive(old)?, expiry.flatten());
-    let among_volatile = hash.volatile() > 0;
+    let hash_has_volatile = hash.volatile() > 0;
     let stored = hash.set(&args[2], &value, expiry.map_or(Expiry::None, Expiry::At), clock, limits);
     let state = hash.state();
-    tell_revived(cx, key, usize::from(stored == Stored::Revived));
-    tell(cx, key, event);
+    record_replaced_expired_fields(cx, key, usize::from(stored == Stored::Revived));
+    record_event(cx, key, event);
     cx.db.effects().changed(1);
-    settle(cx, key, state);
-    Ok(Updated { value, expiry, among_volatile })
+    apply_state(cx, key, state);
+    Ok(Updated { value, expiry, hash_has_volatile })
 }

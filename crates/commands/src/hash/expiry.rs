@@ -5,7 +5,7 @@ use kvick_store::collections::hash::Expired;
 use kvick_store::{Hash, IntBuf, Key, Str};
 
 use super::numbered::{self, FIELDS, MISMATCH};
-use super::{PER_FIELD, Words, documented, reading, settle, tell, writing};
+use super::{PER_FIELD, Words, apply_state, documented, reading, record_event, writing};
 use crate::context::{Context, Error, Handler};
 use crate::keys::expiry::{CONDITIONS, Conditions, left_ms, rounded_seconds};
 use crate::spec::{Arg, Command, KeyFlags, KeySpec, Spec};
@@ -83,7 +83,7 @@ fn expire(cx: &mut Context<'_>, args: Args<'_>, form: TimeForm, invalid: Error) 
     let at = Deadline { form, text: &args[2] }.resolve_from(0, cx.db.now_ms(), invalid)?;
     let (key, clock) = (cx.key(args, 1), cx.db.field_clock());
     let mut hash = cx.db.write::<Hash>(key)?;
-    let (mut changed, mut gone) = (0, Words::new());
+    let (mut changed, mut expired) = (0, Words::new());
     cx.reply.array(names.len());
     for name in names.iter() {
         let outcome = match &mut hash {
@@ -92,7 +92,7 @@ fn expire(cx: &mut Context<'_>, args: Args<'_>, form: TimeForm, invalid: Error) 
         };
         match outcome {
             Expired::Changed => changed += 1,
-            Expired::Gone => gone.push(name),
+            Expired::Gone => expired.push(name),
             Expired::Missing | Expired::Refused => {}
         }
         cx.reply.int(match outcome {
@@ -103,8 +103,8 @@ fn expire(cx: &mut Context<'_>, args: Args<'_>, form: TimeForm, invalid: Error) 
         });
     }
     let Some(state) = hash.map(|hash| hash.state()) else { return Ok(()) };
-    if !gone.is_empty() {
-        tell_gone(cx, key, &gone);
+    if !expired.is_empty() {
+        record_expired_fields(cx, key, &expired);
     } else if changed > 0 {
         cx.db.effects().changed(changed);
         if form != TimeForm::UnixMilliseconds {
@@ -113,23 +113,23 @@ fn expire(cx: &mut Context<'_>, args: Args<'_>, form: TimeForm, invalid: Error) 
             words.extend(args.slice_from(OPTIONS).iter());
             cx.db.effects().propagate(&words);
         }
-        tell(cx, key, "hexpire");
+        record_event(cx, key, "hexpire");
     } else {
         return Ok(());
     }
-    settle(cx, key, state);
+    apply_state(cx, key, state);
     Ok(())
 }
 
 /// Counts and propagates the removal of expired fields, and records the events.
-pub fn tell_gone(cx: &mut Context<'_>, key: Key<'_>, names: &[&[u8]]) {
+pub fn record_expired_fields(cx: &mut Context<'_>, key: Key<'_>, names: &[&[u8]]) {
     cx.db.count_expired_fields(names.len());
     let effects = cx.db.effects();
     effects.changed(names.len() as u64);
     if !names.is_empty() {
         effects.propagate(&[&[b"HDEL", key.bytes], names].concat());
     }
-    tell(cx, key, "hexpired");
+    record_event(cx, key, "hexpired");
 }
 
 /// HPERSIST key FIELDS numfields field [field ...]
@@ -158,8 +158,8 @@ fn hpersist(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let state = hash.map(|hash| hash.state());
     if let Some(state) = state.filter(|_| changed > 0) {
         cx.db.effects().changed(changed);
-        tell(cx, key, "hpersist");
-        settle(cx, key, state);
+        record_event(cx, key, "hpersist");
+        apply_state(cx, key, state);
     }
     Ok(())
 }
@@ -172,30 +172,30 @@ const fn getter(name: &'static str, summary: &'static str) -> Spec {
 pub const HTTL: Command<Handler> =
     Command::new(getter("httl", "Tells in how many seconds fields of a hash will expire."), |cx, args| {
         let now_ms = cx.db.now_ms();
-        tell_times(cx, args, |at| rounded_seconds(left_ms(at, now_ms)))
+        reply_expiries(cx, args, |at| rounded_seconds(left_ms(at, now_ms)))
     });
 
 /// HPTTL key FIELDS numfields field [field ...]
 pub const HPTTL: Command<Handler> =
     Command::new(getter("hpttl", "Tells in how many milliseconds fields of a hash will expire."), |cx, args| {
         let now_ms = cx.db.now_ms();
-        tell_times(cx, args, |at| left_ms(at, now_ms))
+        reply_expiries(cx, args, |at| left_ms(at, now_ms))
     });
 
 /// HEXPIRETIME key FIELDS numfields field [field ...]
 pub const HEXPIRETIME: Command<Handler> = Command::new(
     getter("hexpiretime", "Tells the Unix time in seconds at which fields of a hash will expire."),
-    |cx, args| tell_times(cx, args, rounded_seconds),
+    |cx, args| reply_expiries(cx, args, rounded_seconds),
 );
 
 /// HPEXPIRETIME key FIELDS numfields field [field ...]
 pub const HPEXPIRETIME: Command<Handler> = Command::new(
     getter("hpexpiretime", "Tells the Unix time in milliseconds at which fields of a hash will expire."),
-    |cx, args| tell_times(cx, args, |at| at),
+    |cx, args| reply_expiries(cx, args, |at| at),
 );
 
 /// Replies with the result of `of` for each field's expiry; -1 if it has none, -2 if the field does not exist.
-fn tell_times(cx: &mut Context<'_>, args: Args<'_>, of: impl Fn(i64) -> i64) -> Result<(), Error> {
+fn reply_expiries(cx: &mut Context<'_>, args: Args<'_>, of: impl Fn(i64) -> i64) -> Result<(), Error> {
     let names = numbered::parse_second(args, Error::SYNTAX)?;
     let (key, clock) = (cx.key(args, 1), cx.db.field_clock());
     let hash = cx.db.read::<Hash>(key)?;

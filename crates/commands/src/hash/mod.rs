@@ -97,20 +97,20 @@ const PER_FIELD: &str = "O(N), N being the number of fields named.";
 const PER_SIZE: &str = "O(N), N being the number of fields in the hash.";
 
 /// Counts fields that were set in place of expired ones, and records the events.
-fn tell_revived(cx: &mut Context<'_>, key: Key<'_>, revived: usize) {
+fn record_replaced_expired_fields(cx: &mut Context<'_>, key: Key<'_>, revived: usize) {
     if revived > 0 {
         cx.db.count_expired_fields(revived);
-        tell(cx, key, "hexpired");
+        record_event(cx, key, "hexpired");
     }
 }
 
-fn tell(cx: &mut Context<'_>, key: Key<'_>, event: &'static str) {
+fn record_event(cx: &mut Context<'_>, key: Key<'_>, event: &'static str) {
     cx.db.effects().notify(EventClass::HASH, event, key.bytes);
 }
 
 /// Applies the state of a hash after a change.
 #[inline]
-fn settle(cx: &mut Context<'_>, key: Key<'_>, state: State) {
+fn apply_state(cx: &mut Context<'_>, key: Key<'_>, state: State) {
     match state {
         State::Settled => {}
         State::Unqueued => cx.db.note_expiries(key),

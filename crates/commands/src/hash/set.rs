@@ -5,7 +5,9 @@ use kvick_store::collections::hash::Stored;
 use kvick_store::{Expiry, Hash};
 
 use super::numbered::{self, FIELDS, MISMATCH};
-use super::{PER_FIELD, documented, growing, propagate_value, settle, tell, tell_revived, writing};
+use super::{
+    PER_FIELD, apply_state, documented, growing, propagate_value, record_event, record_replaced_expired_fields, writing,
+};
 use crate::context::{Context, Error, Handler};
 use crate::spec::{Arg, Command, KeyFlags, KeySpec};
 use crate::string::reply_string;
@@ -58,10 +60,10 @@ fn store(cx: &mut Context<'_>, args: Args<'_>, arity: Error) -> Result<usize, Er
         }
     }
     let state = hash.state();
-    tell_revived(cx, key, revived);
-    tell(cx, key, "hset");
+    record_replaced_expired_fields(cx, key, revived);
+    record_event(cx, key, "hset");
     cx.db.effects().changed(pairs.len() as u64 / 2);
-    settle(cx, key, state);
+    apply_state(cx, key, state);
     Ok(added + revived)
 }
 
@@ -88,14 +90,14 @@ fn hsetnx(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     hash.expect(args.slice_from(2).iter(), limits);
     let stored = hash.set(&args[2], &args[3], Expiry::None, clock, limits);
     let state = hash.state();
-    tell_revived(cx, key, usize::from(stored == Stored::Revived));
-    tell(cx, key, "hset");
+    record_replaced_expired_fields(cx, key, usize::from(stored == Stored::Revived));
+    record_event(cx, key, "hset");
     cx.db.effects().changed(1);
     if had_volatile {
         // A replica may still have a field that has expired here.
         propagate_value(cx, key, &args[2], &args[3], None);
     }
-    settle(cx, key, state);
+    apply_state(cx, key, state);
     cx.reply.int(1);
     Ok(())
 }
@@ -122,9 +124,9 @@ fn hdel(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let removed = args.slice_from(2).iter().filter(|name| hash.remove(name, clock)).count();
     let state = hash.state();
     if removed > 0 {
-        tell(cx, key, "hdel");
+        record_event(cx, key, "hdel");
         cx.db.effects().changed(removed as u64);
-        settle(cx, key, state);
+        apply_state(cx, key, state);
     }
     cx.reply.int(removed as i64);
     Ok(())
@@ -157,9 +159,9 @@ fn hgetdel(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     }
     let state = hash.map(|hash| hash.state());
     if let Some(state) = state.filter(|_| removed > 0) {
-        tell(cx, key, "hdel");
+        record_event(cx, key, "hdel");
         cx.db.effects().changed(removed);
-        settle(cx, key, state);
+        apply_state(cx, key, state);
     }
     Ok(())
 }

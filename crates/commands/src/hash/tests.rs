@@ -34,7 +34,7 @@ fn fields_are_set_read_and_removed() {
 }
 
 #[test]
-fn nothing_is_found_where_no_hash_is() {
+fn searching_a_missing_hash_finds_nothing() {
     let mut bench = bench();
     for (line, reply) in [
         ("HGET n f", "$-1"),
@@ -61,7 +61,7 @@ fn nothing_is_found_where_no_hash_is() {
 }
 
 #[test]
-fn maps_and_pairs_are_nested_in_the_third_protocol() {
+fn resp3_nests_maps_and_pairs() {
     let mut bench = bench();
     bench.run("HSET h a 1");
     bench.version = Version::Resp3;
@@ -129,7 +129,7 @@ fn fields_expire_one_by_one() {
 }
 
 #[test]
-fn values_are_set_for_a_time_and_on_conditions() {
+fn hsetex_sets_values_with_expiry_and_conditions() {
     let mut bench = bench();
     assert_eq!(bench.run("HSETEX h XX FIELDS 1 a 1"), ":0");
     assert_eq!(bench.run("HSETEX h FXX FIELDS 1 a 1"), ":0");
@@ -160,7 +160,7 @@ fn values_are_set_for_a_time_and_on_conditions() {
 }
 
 #[test]
-fn values_are_read_and_their_expiry_changed() {
+fn hgetex_reads_values_and_changes_their_expiry() {
     let mut bench = bench();
     bench.run("HSET h a 1 b 2");
     assert_eq!(bench.run("HGETEX h FIELDS 2 a n"), "*2 $1 1 $-1");
@@ -175,7 +175,7 @@ fn values_are_read_and_their_expiry_changed() {
 }
 
 #[test]
-fn requests_are_checked_in_order() {
+fn request_checks_have_a_fixed_order() {
     let mut bench = bench();
     bench.run("HSET h a 1");
     let mismatch = "-ERR numfields should be greater than 0 and match the provided number of fields";
@@ -209,7 +209,7 @@ fn requests_are_checked_in_order() {
 }
 
 #[test]
-fn any_field_may_be_picked_and_none_twice_unless_asked_for() {
+fn random_fields_are_distinct_unless_repeats_are_requested() {
     let mut bench = bench();
     for (fields, counts) in [(20, [1, 5, 19]), (700, [1, 100, 690])] {
         let key = format!("h{fields}");
@@ -230,7 +230,7 @@ fn any_field_may_be_picked_and_none_twice_unless_asked_for() {
 }
 
 #[test]
-fn a_scan_lists_every_field_that_matches() {
+fn scan_lists_every_matching_field() {
     let mut bench = bench();
     (0..600).for_each(|n| assert_eq!(bench.run(&format!("HSET h f{n} v{n}")), ":1"));
     let (mut cursor, mut seen) = ("0".to_string(), std::collections::HashSet::new());
@@ -246,7 +246,7 @@ fn a_scan_lists_every_field_that_matches() {
 }
 
 #[test]
-fn a_copy_has_the_fields_that_are_seen() {
+fn copy_has_only_visible_fields() {
     let mut bench = bench();
     bench.run("HSETEX h PX 1 FIELDS 2 a 1 b 1");
     bench.run("HSET h c 1");
@@ -257,7 +257,7 @@ fn a_copy_has_the_fields_that_are_seen() {
 }
 
 #[test]
-fn moved_and_copied_hashes_are_still_known_to_have_volatile_fields() {
+fn moved_and_copied_hashes_keep_volatile_fields_tracked() {
     let mut bench = bench();
     bench.run("HSETEX h EX 10 FIELDS 1 a 1");
     assert_eq!(bench.keyspace.volatile_hashes(0), 1);

@@ -4,9 +4,11 @@ use kvick_resp::Args;
 use kvick_store::collections::hash::{Expired, Stored};
 use kvick_store::{Expiry, FieldClock, Hash, IntBuf, Key, Str};
 
-use super::expiry::tell_gone;
+use super::expiry::record_expired_fields;
 use super::numbered::{self, FIELDS, MISMATCH};
-use super::{PER_FIELD, Words, documented, growing, settle, tell, tell_revived, writing};
+use super::{
+    PER_FIELD, Words, apply_state, documented, growing, record_event, record_replaced_expired_fields, writing,
+};
 use crate::context::{Context, Error, Handler};
 use crate::spec::{Arg, Command, KeyFlags, KeySpec};
 use crate::string::options::{Condition, Expiration, Options, Syntax, TimeForm};
@@ -78,13 +80,13 @@ fn hsetex(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     if let Expiry::At(at) = expiry
         && clock.is_due(at)
     {
-        let gone: Words<'_> = pairs.iter().step_by(2).filter(|name| hash.remove(name, FieldClock::ALL)).collect();
+        let expired: Words<'_> = pairs.iter().step_by(2).filter(|name| hash.remove(name, FieldClock::ALL)).collect();
         let state = hash.state();
-        cx.db.count_expired_fields(pairs.len() / 2 - gone.len());
-        tell(cx, key, "hset");
-        tell(cx, key, "hexpire");
-        tell_gone(cx, key, &gone);
-        settle(cx, key, state);
+        cx.db.count_expired_fields(pairs.len() / 2 - expired.len());
+        record_event(cx, key, "hset");
+        record_event(cx, key, "hexpire");
+        record_expired_fields(cx, key, &expired);
+        apply_state(cx, key, state);
     } else {
         let mut revived = Words::new();
         let mut words = pairs.iter();
@@ -95,13 +97,13 @@ fn hsetex(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
         }
         let state = hash.state();
         cx.db.effects().changed(pairs.len() as u64 / 2);
-        tell_revived(cx, key, revived.len());
+        record_replaced_expired_fields(cx, key, revived.len());
         propagate_set(cx, key, args, &options, expiry, &revived);
-        tell(cx, key, "hset");
+        record_event(cx, key, "hset");
         if matches!(expiry, Expiry::At(_)) {
-            tell(cx, key, "hexpire");
+            record_event(cx, key, "hexpire");
         }
-        settle(cx, key, state);
+        apply_state(cx, key, state);
     }
     cx.reply.int(1);
     Ok(())
@@ -219,16 +221,16 @@ fn hgetex(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let state = hash.map(|hash| hash.state());
     if let Some(state) = state.filter(|_| !changed.is_empty()) {
         match at {
-            Some(at) if clock.is_due(at) => tell_gone(cx, key, &changed),
-            _ => tell_changed(cx, key, at, &changed),
+            Some(at) if clock.is_due(at) => record_expired_fields(cx, key, &changed),
+            _ => record_expiry_change(cx, key, at, &changed),
         }
-        settle(cx, key, state);
+        apply_state(cx, key, state);
     }
     Ok(())
 }
 
 /// Propagates that HGETEX changed or removed the expiry of fields, and records the events.
-fn tell_changed(cx: &mut Context<'_>, key: Key<'_>, at: Option<i64>, names: &[&[u8]]) {
+fn record_expiry_change(cx: &mut Context<'_>, key: Key<'_>, at: Option<i64>, names: &[&[u8]]) {
     let (mut digits, mut count) = (IntBuf::default(), IntBuf::default());
     let mut words = match at {
         Some(at) => Words::from_slice(&[b"HPEXPIREAT", key.bytes, Str::Int(at).bytes(&mut digits)]),
@@ -239,5 +241,5 @@ fn tell_changed(cx: &mut Context<'_>, key: Key<'_>, at: Option<i64>, names: &[&[
     effects.changed(names.len() as u64);
     words.extend_from_slice(names);
     effects.propagate(&words);
-    tell(cx, key, if at.is_some() { "hexpire" } else { "hpersist" });
+    record_event(cx, key, if at.is_some() { "hexpire" } else { "hpersist" });
 }

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_register_is_only_ever_raised() {
+    fn registers_only_increase() {
         let mut packed = [0; PACKED_LEN];
         assert!(raise(&mut packed, Mark { index: 77, count: 5 }));
         assert!(!raise(&mut packed, Mark { index: 77, count: 5 }));

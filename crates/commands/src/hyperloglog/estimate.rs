@@ -68,7 +68,7 @@ mod tests {
     use crate::hyperloglog::hash::Mark;
 
     #[test]
-    fn estimates_are_those_of_the_reference() {
+    fn estimates_match_the_reference() {
         // The results of PFCOUNT in Valkey 9.1 after adding the decimal numbers from 0 on.
         let known = [(0, 0), (10, 10), (100, 100), (1000, 1001), (10_000, 9987), (100_000, 99_565)];
         let (mut packed, mut added) = ([0; PACKED_LEN], 0);
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn forged_registers_give_a_number_all_the_same() {
+    fn forged_registers_give_an_estimate() {
         for value in 0..64 {
             for others in 0..64 {
                 let mut histogram = [0; 64];

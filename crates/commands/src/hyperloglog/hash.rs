@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn elements_land_where_the_reference_puts_them() {
+    fn elements_map_to_the_reference_registers() {
         // The values that PFDEBUG DECODE of Valkey 9.1 shows.
         assert_eq!(Mark::of(b""), Mark { index: 5938, count: 2 });
         assert_eq!(Mark::of(b"a"), Mark { index: 12711, count: 2 });

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_self_test_passes_in_small() {
+    fn self_test_passes_at_small_scale() {
         test_registers(7, 3).unwrap();
         for seed in 0..10 {
             test_estimates(seed, 10_000, 3000).unwrap();

@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_register_in_a_run_of_zeros_splits_it() {
+    fn setting_a_register_splits_a_zero_run() {
         let value = raised(&value::empty(), 100, 7).unwrap();
         let expected = [Run::ManyZeros(100), Run::Values { value: 7, len: 1 }, Run::ManyZeros(16283)];
         assert_eq!(decoded(&value), expected);
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_code_of_the_wrong_total_is_corrupt() {
+    fn sparse_code_with_wrong_total_is_corrupt() {
         for code in [&[][..], &[0x7f, 0xfe], &[0x7f, 0xff, 0x00], &[0x7f, 0xff, 0x80], &[0x80], &[0x7f]] {
             assert_eq!(histogram(code), Err(Corrupt), "{code:x?}");
             assert_eq!(unite(&mut [0; REGISTERS], code), Err(Corrupt), "{code:x?}");
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn an_opcode_cut_off_reads_as_if_followed_by_zero() {
+    fn truncated_opcode_reads_as_if_followed_by_zero() {
         assert!(histogram(&[0x7f, 0xfe, 0x40]).is_ok());
         assert_eq!(raised(&value_of(&[0x7f, 0xfe, 0x40]), 16383, 5).unwrap(), value_of(&[0x7f, 0xfe]));
         assert_eq!(raised(&value_of(&[0x7f]), 3, 5).unwrap(), value_of(&[0x02, 0x90, 0x7e]));

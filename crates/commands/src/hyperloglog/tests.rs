@@ -50,7 +50,7 @@ fn dense(registers: &[u8; 12288]) -> Vec<u8> {
 }
 
 #[test]
-fn the_stored_bytes_are_those_of_the_reference() {
+fn stored_bytes_match_the_reference() {
     let mut bench = bench();
     assert_eq!(bench.run("PFADD h a b c"), ":1");
     assert_eq!(bench.run_words(&[b"peek", b"h"]), b"HYLL\x01\0\0\0\0\0\0\0\0\0\0\x80`\xf3\x80P\xb1\x84K\xfb\x80BZ");
@@ -78,7 +78,7 @@ fn adding_reports_whether_a_register_changed() {
 }
 
 #[test]
-fn the_estimate_is_kept_until_a_register_changes() {
+fn estimate_is_cached_until_a_register_changes() {
     let mut bench = bench();
     let stale = |bench: &mut Bench| bench.run_words(&[b"peek", b"h"])[15] >> 7 == 1;
     bench.run("PFADD h a b c");
@@ -154,7 +154,7 @@ fn sparse_values_become_dense_beyond_the_configured_size() {
 }
 
 #[test]
-fn strings_of_another_shape_are_of_the_wrong_type() {
+fn strings_that_are_not_hyperloglogs_are_the_wrong_type() {
     let mut bench = bench();
     let mut unknown = sparse(&[0x7f, 0xff]);
     unknown[4] = 2;
@@ -185,14 +185,14 @@ fn codes_longer_than_the_registers_are_found_corrupt() {
 }
 
 #[test]
-fn estimates_beyond_the_signed_range_are_shown_as_the_reference_does() {
+fn estimates_beyond_the_signed_range_match_the_reference() {
     let mut bench = bench();
     bench.run_words(&[b"forge", b"x", &dense(&[0xff; 12288])]);
     assert_eq!(bench.run("PFCOUNT x"), ":-9223372036854775808");
 }
 
 #[test]
-fn debugging_tells_what_it_does_not_know() {
+fn pfdebug_reports_invalid_requests() {
     let mut bench = bench();
     assert_eq!(bench.run("PFDEBUG ENCODING x"), "-ERR The specified key does not exist");
     bench.run("PFADD x a");
@@ -265,7 +265,7 @@ fn forged() -> impl Strategy<Value = Vec<u8>> {
 }
 
 #[test]
-fn forged_values_get_an_answer_and_errors_change_nothing() {
+fn forged_values_are_handled_and_errors_change_nothing() {
     // All cases share one keyspace.
     let bench = RefCell::new(bench());
     let cases = (forged(), vec(vec(any::<u8>(), 0..20), 0..20), 0usize..4000);

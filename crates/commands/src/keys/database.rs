@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn flushing_is_propagated_even_if_nothing_was_there() {
+    fn flushing_an_empty_database_is_propagated() {
         let mut bench = bench();
         bench.database = 2;
         bench.run("FLUSHDB");
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn flushing_in_the_background_is_the_setting_or_asked_for() {
+    fn flush_is_lazy_by_setting_or_option() {
         let cases =
             [("FLUSHDB", true, 2), ("FLUSHDB", false, 0), ("FLUSHDB SYNC", true, 0), ("FLUSHALL ASYNC", false, 3)];
         for (request, setting, freed) in cases {
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn flushing_takes_one_word_at_most() {
+    fn flush_takes_at_most_one_option() {
         let mut bench = bench();
         for request in ["FLUSHDB NOW", "FLUSHALL ASYNC SYNC", "FLUSHALL SYNC SYNC"] {
             assert_eq!(bench.run(request), "-ERR syntax error");
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn swapped_databases_have_each_others_keys() {
+    fn swapdb_exchanges_keys() {
         let mut bench = bench();
         assert_eq!(bench.run("SWAPDB 0 1"), "+OK");
         assert_eq!(sizes(&bench), [1, 2, 0]);

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn deleting_counts_the_keys_that_were_there() {
+    fn del_counts_the_existing_keys() {
         let mut bench = bench();
         bench.run("MSET a 1 b 2 c 3 d 4");
         assert_eq!(bench.run("DEL a n b a"), ":2");
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_value_is_freed_in_the_background() {
+    fn large_value_is_freed_in_the_background() {
         let mut bench = bench();
         for (command, lazy, freed) in [("DEL", false, 0), ("DEL", true, 1), ("UNLINK", false, 2)] {
             bench.settings.lazy_user_del = lazy;
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn an_expired_key_is_not_there_and_is_dropped_by_a_look() {
+    fn expired_key_is_absent_and_deleted_on_lookup() {
         let mut bench = bench();
         for (request, reply) in [("DEL k", ":0"), ("EXISTS k", ":0"), ("TYPE k", "+none"), ("TOUCH k", ":0")] {
             bench.run("SET k v PX 10");
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_count_hits_and_tell_of_misses() {
+    fn lookups_count_hits_and_fire_keymiss() {
         let mut bench = bench();
         bench.event_mask = EventClass::KEY_MISS;
         bench.run("SET k v");

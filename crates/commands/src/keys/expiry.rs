@@ -210,26 +210,26 @@ const fn countdown(name: &'static str, since: &'static str, summary: &'static st
 pub const TTL: Command<Handler> =
     Command::new(countdown("ttl", "1.0.0", "Tells in how many seconds a key will expire."), |cx, args| {
         let now_ms = cx.db.now_ms();
-        tell(cx, args, |at| rounded_seconds(left_ms(at, now_ms)))
+        reply_expiry(cx, args, |at| rounded_seconds(left_ms(at, now_ms)))
     });
 
 /// PTTL key
 pub const PTTL: Command<Handler> =
     Command::new(countdown("pttl", "2.6.0", "Tells in how many milliseconds a key will expire."), |cx, args| {
         let now_ms = cx.db.now_ms();
-        tell(cx, args, |at| left_ms(at, now_ms))
+        reply_expiry(cx, args, |at| left_ms(at, now_ms))
     });
 
 /// EXPIRETIME key
 pub const EXPIRETIME: Command<Handler> = Command::new(
     getter("expiretime", "7.0.0", "Tells the Unix time in seconds at which a key will expire."),
-    |cx, args| tell(cx, args, rounded_seconds),
+    |cx, args| reply_expiry(cx, args, rounded_seconds),
 );
 
 /// PEXPIRETIME key
 pub const PEXPIRETIME: Command<Handler> = Command::new(
     getter("pexpiretime", "7.0.0", "Tells the Unix time in milliseconds at which a key will expire."),
-    |cx, args| tell(cx, args, |at| at),
+    |cx, args| reply_expiry(cx, args, |at| at),
 );
 
 /// The time left in milliseconds. In import mode, an expired key may be visible; its time left is 0.
@@ -243,13 +243,13 @@ pub(crate) fn rounded_seconds(ms: i64) -> i64 {
 }
 
 /// Replies with the result of `of` for the expiry of the key; -1 if it has none, -2 if the key does not exist.
-fn tell(cx: &mut Context<'_>, args: Args<'_>, of: impl FnOnce(i64) -> i64) -> Result<(), Error> {
+fn reply_expiry(cx: &mut Context<'_>, args: Args<'_>, of: impl FnOnce(i64) -> i64) -> Result<(), Error> {
     let key = cx.key(args, 1);
-    let told = match cx.db.get_untouched(key) {
+    let ttl = match cx.db.get_untouched(key) {
         None => -2,
         Some(entry) => entry.expiry().map_or(-1, of),
     };
-    cx.reply.int(told);
+    cx.reply.int(ttl);
     Ok(())
 }
 
@@ -289,24 +289,24 @@ mod tests {
     }
 
     #[test]
-    fn times_are_told_in_four_ways() {
+    fn ttl_reports_seconds_or_milliseconds_relative_or_absolute() {
         let mut bench = bench();
-        let told = |bench: &mut Bench, key: &str| {
+        let ttl = |bench: &mut Bench, key: &str| {
             ["TTL", "PTTL", "EXPIRETIME", "PEXPIRETIME"].map(|name| bench.run(&format!("{name} {key}")))
         };
-        assert_eq!(told(&mut bench, "n"), [":-2"; 4]);
+        assert_eq!(ttl(&mut bench, "n"), [":-2"; 4]);
         bench.run("SET k v");
-        assert_eq!(told(&mut bench, "k"), [":-1"; 4]);
+        assert_eq!(ttl(&mut bench, "k"), [":-1"; 4]);
         assert_eq!(bench.run("PEXPIRE k 10499"), ":1");
-        assert_eq!(told(&mut bench, "k"), [":10", ":10499", ":1700000010", ":1700000010499"]);
+        assert_eq!(ttl(&mut bench, "k"), [":10", ":10499", ":1700000010", ":1700000010499"]);
         assert_eq!(bench.run("PEXPIRE k 10500"), ":1");
-        assert_eq!(told(&mut bench, "k")[0], ":11");
+        assert_eq!(ttl(&mut bench, "k")[0], ":11");
         assert_eq!(bench.run("PEXPIREAT k 9223372036854775807"), ":1");
-        assert_eq!(told(&mut bench, "k")[2], ":9223372036854776");
+        assert_eq!(ttl(&mut bench, "k")[2], ":9223372036854776");
     }
 
     #[test]
-    fn a_key_lives_until_its_time() {
+    fn key_lives_until_its_expiry() {
         let mut bench = bench();
         bench.run("MSET a v b v c v d v e v");
         bench.run("EXPIRE a 1");
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_propagated_as_absolute_ones() {
+    fn times_are_propagated_as_absolute() {
         let mut bench = bench();
         bench.run("SET k v");
         bench.run("EXPIRE k 10");
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_has_passed_deletes_the_key() {
+    fn expiry_in_the_past_deletes_the_key() {
         let mut bench = bench();
         for (count, request) in ["EXPIRE k -1", "PEXPIRE k 0", "EXPIREAT k 1", "PEXPIREAT k -5"].iter().enumerate() {
             bench.run("SET k v");
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_look_at_the_time_the_key_has() {
+    fn expire_conditions_compare_with_the_current_expiry() {
         let mut bench = bench();
         // Replies for a key without expiry, and for a later, an equal and an earlier time than the current expiry.
         let cases = [

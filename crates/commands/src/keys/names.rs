@@ -29,7 +29,7 @@ pub const KEYS: Command<Handler> = Command::new(
 );
 
 fn keys(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
-    let names = Names::like(&args[1]);
+    let names = Names::matching(&args[1]);
     let end_max = cx.reply_end_max();
     let header = cx.reply.deferred();
     let mut found = 0;
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_lists_what_matches_and_lives() {
+    fn keys_lists_live_matching_keys() {
         let mut bench = bench();
         assert_eq!(bench.run("KEYS *"), "*0");
         bench.run("MSET one 1 two 2 three 3");
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_complete_scan_lists_everything_a_part_at_a_time() {
+    fn complete_scan_lists_everything_incrementally() {
         let mut bench = bench();
         assert_eq!(bench.run("SCAN 0"), "*2 $1 0 *0");
         let names: BTreeSet<String> = (0..1000).map(|n| format!("key:{n}")).collect();
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scan_drops_what_has_expired_if_it_would_have_listed_it() {
+    fn scan_deletes_expired_keys_it_would_have_listed() {
         let mut bench = bench();
         bench.run("MSET live 1 stay 2");
         bench.run("SET go:1 v PX 1");
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_arguments_of_scan_are_checked() {
+    fn scan_validates_arguments() {
         let mut bench = bench();
         assert_eq!(bench.run("SCAN x MATCH"), "-ERR invalid cursor");
         assert_eq!(bench.run("SCAN 0 MATCH"), "-ERR syntax error");
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn any_number_is_a_cursor() {
+    fn arbitrary_cursors_are_accepted() {
         let mut bench = bench();
         bench.run("MSET a 1 b 2 c 3");
         for cursor in [1, 12345, u64::MAX / 3, u64::MAX] {
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn every_living_key_may_be_chosen() {
+    fn randomkey_can_return_every_live_key() {
         let mut bench = bench();
         assert_eq!(bench.run("RANDOMKEY"), "$-1");
         (0..500).for_each(|n| assert_eq!(bench.run(&format!("SET old:{n} v PX 1")), "+OK"));

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn encodings_have_the_names_that_clients_know() {
+    fn object_encoding_reports_known_names() {
         let mut bench = bench();
         let long = "x".repeat(200);
         for (value, name) in [("12", "$3 int"), ("text", "$6 embstr"), (long.as_str(), "$3 raw")] {
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn use_is_told_as_the_policy_tracks_it() {
+    fn object_idletime_and_freq_follow_the_policy() {
         let mut bench = bench();
         bench.run("SET k v");
         bench.now_ms += 3999;
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_is_counted_but_a_miss_is_not_told_of() {
+    fn lookup_counts_a_hit_but_a_miss_fires_no_event() {
         let mut bench = bench();
         bench.event_mask = EventClass::KEY_MISS;
         bench.run("SET k v");

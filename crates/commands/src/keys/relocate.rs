@@ -26,7 +26,7 @@ pub const RENAME: Command<Handler> = Command::new(
 );
 
 fn rename(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
-    give_name(cx, args, true)?;
+    rename_key(cx, args, true)?;
     cx.reply.ok();
     Ok(())
 }
@@ -44,14 +44,14 @@ pub const RENAMENX: Command<Handler> = Command::new(
 );
 
 fn renamenx(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
-    let renamed = give_name(cx, args, false)?;
+    let renamed = rename_key(cx, args, false)?;
     cx.reply.int(renamed as i64);
     Ok(())
 }
 
 /// Renames the key at argument 1 to argument 2; overwrites an existing key only if `replace` is set. Returns whether
 /// the key was renamed.
-fn give_name(cx: &mut Context<'_>, args: Args<'_>, replace: bool) -> Result<bool, Error> {
+fn rename_key(cx: &mut Context<'_>, args: Args<'_>, replace: bool) -> Result<bool, Error> {
     let (key, new_key) = (cx.key(args, 1), cx.key(args, 2));
     if cx.db.get_for_write(key).is_none() {
         return Err(Error::NO_KEY);
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renamed_key_keeps_its_value_and_expiry() {
+    fn rename_keeps_value_and_expiry() {
         let mut bench = bench();
         bench.run("SET a v PX 10");
         bench.run("SET b w");
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn renaming_leaves_alone_what_it_cannot_or_need_not_change() {
+    fn rename_to_itself_or_of_a_missing_key_changes_nothing() {
         let mut bench = bench();
         bench.run("MSET a 1 b 2");
         assert_eq!(bench.run("RENAME n a"), "-ERR no such key");
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn an_expired_key_is_in_nobodys_way() {
+    fn expired_key_does_not_block_creation() {
         let mut bench = bench();
         bench.run("MSET a 1 s 2");
         bench.run("SET b v PX 1");
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn values_keep_their_encoding_wherever_they_go() {
+    fn values_keep_their_encoding_when_moved() {
         let mut bench = bench();
         bench.run("SET int 12");
         bench.run("SET raw 1");
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_is_a_key_of_its_own() {
+    fn copy_is_independent() {
         let mut bench = bench();
         bench.run("SET a v PX 10");
         assert_eq!(bench.run("COPY a b"), ":1");
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_may_go_to_another_database() {
+    fn copy_to_another_database() {
         let mut bench = bench();
         bench.run("SET a v");
         assert_eq!(bench.run("COPY a a DB 3"), ":1");
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn the_arguments_of_copy_are_checked() {
+    fn copy_validates_arguments() {
         let mut bench = bench();
         assert_eq!(bench.run("COPY a a"), "-ERR source and destination objects are the same");
         assert_eq!(bench.run("COPY a a DB 0"), "-ERR source and destination objects are the same");
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moved_key_is_in_the_other_database_only() {
+    fn move_transfers_the_key_to_the_other_database() {
         let mut bench = bench();
         bench.run("SET a v PX 10");
         assert_eq!(bench.run("MOVE a 1"), ":1");
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_expired_elsewhere_is_deleted_there() {
+    fn key_expired_in_another_database_is_deleted_there() {
         let mut bench = bench();
         bench.run("SET a v");
         bench.database = 1;

@@ -123,8 +123,8 @@ pub const LMPOP: Command<Handler> = Command::new(
 );
 
 fn lmpop(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
-    let wanted = Wanted::parse(args, 1)?;
-    if !wanted.pop(cx, args)? {
+    let request = PopRequest::parse(args, 1)?;
+    if !request.pop(cx, args)? {
         cx.reply.null_array();
     }
     Ok(())
@@ -154,25 +154,25 @@ pub const BLMPOP: Command<Handler> = Command::new(
 );
 
 fn blmpop(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
-    let wanted = Wanted::parse(args, 2)?;
+    let request = PopRequest::parse(args, 2)?;
     let until_ms = until_ms(&args[1], true, cx.db.now_ms())?;
-    if !wanted.pop(cx, args)? {
-        wait_or_null(cx, wanted.keys, until_ms);
+    if !request.pop(cx, args)? {
+        wait_or_null(cx, request.keys, until_ms);
     }
     Ok(())
 }
 
 /// The arguments of LMPOP and BLMPOP.
-struct Wanted {
+struct PopRequest {
     /// Argument indices of the keys.
     keys: Range<usize>,
     side: Side,
     count: usize,
 }
 
-impl Wanted {
+impl PopRequest {
     /// Parses the arguments from `numkeys` on.
-    fn parse(args: Args<'_>, numkeys: usize) -> Result<Wanted, Error> {
+    fn parse(args: Args<'_>, numkeys: usize) -> Result<PopRequest, Error> {
         let key_count = integer_from(1, &args[numkeys], "ERR numkeys should be greater than 0")?;
         let first = numkeys + 1;
         let end = first.saturating_add(key_count as usize);
@@ -186,7 +186,7 @@ impl Wanted {
             let word = options.next().ok_or(Error::SYNTAX)?;
             count = Some(integer_from(1, word, "ERR count should be greater than 0")?);
         }
-        Ok(Wanted { keys: first..end, side, count: count.unwrap_or(1) as usize })
+        Ok(PopRequest { keys: first..end, side, count: count.unwrap_or(1) as usize })
     }
 
     /// Pops from the first list that exists, and propagates that; returns false if none exists.

@@ -38,7 +38,7 @@ fn pushx_needs_a_list() {
 }
 
 #[test]
-fn a_count_of_pops_may_be_zero_or_too_large() {
+fn pop_count_may_be_zero_or_exceed_the_length() {
     let mut bench = bench();
     assert_eq!(bench.run("LPOP l"), "$-1");
     assert_eq!(bench.run("LPOP l 1"), "*-1");
@@ -56,7 +56,7 @@ fn a_count_of_pops_may_be_zero_or_too_large() {
 }
 
 #[test]
-fn other_types_are_refused_by_all() {
+fn all_commands_reject_wrong_types() {
     let mut bench = bench();
     bench.run("SET s 1");
     bench.run("RPUSH l a");
@@ -106,7 +106,7 @@ fn elements_are_looked_up_by_index_and_range() {
 }
 
 #[test]
-fn an_index_beyond_32_bits_is_out_of_range_but_for_what_a_log_repeats() {
+fn index_beyond_32_bits_is_rejected_except_from_the_replication_log() {
     let mut bench = bench();
     bench.run("RPUSH l a b");
     for index in ["4294967295", "9223372036854775807", "-9223372036854775808"] {
@@ -174,7 +174,7 @@ fn trimming_keeps_a_range() {
 }
 
 #[test]
-fn positions_of_an_element_are_found() {
+fn lpos_finds_positions() {
     let mut bench = bench();
     bench.run("RPUSH l a b c 1 2 3 c c");
     for (request, reply) in [
@@ -208,7 +208,7 @@ fn positions_of_an_element_are_found() {
 }
 
 #[test]
-fn an_element_moves_between_lists() {
+fn lmove_moves_an_element() {
     let mut bench = bench();
     bench.run("RPUSH a 1 2 3");
     assert_eq!(bench.run("LMOVE a b LEFT RIGHT"), "$1 1");
@@ -229,7 +229,7 @@ fn an_element_moves_between_lists() {
 }
 
 #[test]
-fn several_keys_are_popped_from_in_their_order() {
+fn keys_are_popped_in_argument_order() {
     let mut bench = bench();
     assert_eq!(bench.run("LMPOP 2 a b LEFT"), "*-1");
     bench.run("RPUSH b 1 2 3");
@@ -256,7 +256,7 @@ fn several_keys_are_popped_from_in_their_order() {
 }
 
 #[test]
-fn who_finds_nothing_waits_for_all_keys() {
+fn empty_keys_block_on_all_keys() {
     let mut bench = bench();
     assert_eq!(bench.run("BLPOP a b 0"), "+waits for List at [1, 2] until None");
     assert_eq!(bench.run("BRPOP a 0.5"), "+waits for List at [1] until Some(1700000000500)");
@@ -267,7 +267,7 @@ fn who_finds_nothing_waits_for_all_keys() {
 }
 
 #[test]
-fn who_may_not_wait_is_told_that_there_is_nothing() {
+fn non_blocking_context_gets_null() {
     let mut bench = bench();
     bench.may_block = false;
     assert_eq!(bench.run("BLPOP a b 0"), "*-1");
@@ -277,7 +277,7 @@ fn who_may_not_wait_is_told_that_there_is_nothing() {
 }
 
 #[test]
-fn who_need_not_wait_is_propagated_as_what_does_not() {
+fn immediate_pop_is_propagated_as_non_blocking_command() {
     let mut bench = bench();
     bench.run("RPUSH b 1 2 3 4 5 6");
     bench.propagated();
@@ -304,7 +304,7 @@ fn timeouts_are_checked_before_keys() {
 }
 
 #[test]
-fn settings_decide_on_the_encoding() {
+fn settings_determine_the_encoding() {
     let mut bench = bench();
     bench.settings.encoding.list.max_listpack_size = 3;
     bench.run("RPUSH l a b c");

@@ -172,7 +172,7 @@ pub const SUNION: Command<Handler> = Command::new(
 fn sunion(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let limits = cx.settings.encoding.set;
     let sets = look_up(&mut cx.db, args.slice_from(1))?;
-    let union = unite(&sets, passing(&sets), &limits);
+    let union = unite(&sets, temporary_result(&sets), &limits);
     reply_set(&mut cx.reply, &union);
     Ok(())
 }
@@ -186,7 +186,7 @@ fn unite(sets: &Sets<'_>, mut union: Set, limits: &Limits) -> Set {
 }
 
 /// An empty set for a result that is not stored: an intset if all members are integers, otherwise a hash table.
-fn passing(sets: &Sets<'_>) -> Set {
+fn temporary_result(sets: &Sets<'_>) -> Set {
     let integers = sets.iter().flatten().all(|set| matches!(set.encoded(), Encoded::Intset(_)));
     if integers { Set::of_integers() } else { Set::table() }
 }
@@ -229,7 +229,7 @@ fn sdiff(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let difference = Difference::of(&sets);
     match difference.by_lookup() {
         Some(members) => reply_members(&mut cx.reply, members),
-        None => reply_set(&mut cx.reply, &difference.by_removal(passing(&sets), &limits)),
+        None => reply_set(&mut cx.reply, &difference.by_removal(temporary_result(&sets), &limits)),
     }
     Ok(())
 }

@@ -94,7 +94,7 @@ fn pop_many(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
             set.pop(random::next, &mut gone);
         }
     } else {
-        let staying = pick_out(set, len - count, &limits);
+        let staying = extract_random(set, len - count, &limits);
         std::mem::replace(set, staying).iter().for_each(gone);
     }
     removals.propagate();
@@ -102,7 +102,7 @@ fn pop_many(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
 }
 
 /// Moves `count` members to a new set, which starts in a compact encoding.
-fn pick_out(set: &mut Set, count: usize, limits: &Limits) -> Set {
+fn extract_random(set: &mut Set, count: usize, limits: &Limits) -> Set {
     let mut picked = if matches!(set.encoded(), Encoded::Intset(_)) { Set::of_integers() } else { Set::short() };
     for _ in 0..count {
         set.pop(random::next, |member| picked.insert_str(member, limits));

@@ -54,7 +54,7 @@ fn members_are_added_once_and_removed_once() {
 }
 
 #[test]
-fn what_does_not_exist_is_an_empty_set() {
+fn missing_key_is_an_empty_set() {
     let mut bench = bench();
     for (command, reply) in [
         ("SREM s a", ":0"),
@@ -87,7 +87,7 @@ fn what_does_not_exist_is_an_empty_set() {
 }
 
 #[test]
-fn other_types_are_refused() {
+fn wrong_types_are_rejected() {
     let mut bench = bench();
     bench.run("SET x 1");
     bench.run("SADD s a");
@@ -121,7 +121,7 @@ fn other_types_are_refused() {
 }
 
 #[test]
-fn a_member_moves_between_sets() {
+fn smove_moves_a_member() {
     let mut bench = bench();
     bench.run("SADD s a b 1");
     bench.run("SADD t b");
@@ -141,7 +141,7 @@ fn a_member_moves_between_sets() {
 }
 
 #[test]
-fn the_form_follows_the_settings() {
+fn encoding_follows_the_settings() {
     let mut bench = bench();
     add_numbered(&mut bench, "ints", "", 0..512);
     assert_eq!(encoding(&mut bench, "ints"), "intset");
@@ -162,7 +162,7 @@ fn the_form_follows_the_settings() {
 }
 
 #[test]
-fn a_popped_member_is_gone() {
+fn spop_removes_the_member() {
     let mut bench = bench();
     bench.run("SADD s a b c");
     bench.propagated();
@@ -193,7 +193,7 @@ fn a_popped_member_is_gone() {
 }
 
 #[test]
-fn popping_few_or_many_of_each_form_takes_different_members() {
+fn popping_from_each_encoding_takes_distinct_members() {
     for prefix in ["", "w", "a word that is too long for a listpack, which takes up to sixty-four bytes:"] {
         let prefix = prefix.replace(' ', "_");
         for count in [1, 30, 84, 99] {
@@ -232,7 +232,7 @@ fn many_popped_members_are_propagated_in_batches() {
 }
 
 #[test]
-fn members_are_drawn_with_and_without_putting_back() {
+fn random_members_with_and_without_replacement() {
     let mut bench = bench();
     for (key, prefix) in [("ints", ""), ("words", "w")] {
         add_numbered(&mut bench, key, prefix, 0..50);
@@ -290,7 +290,7 @@ fn sets_intersect() {
 }
 
 #[test]
-fn results_are_stored_in_place_of_anything() {
+fn stored_results_replace_any_type() {
     let mut bench = bench();
     bench.run("SADD a 1 2 3 x");
     bench.run("SADD b 2 3 4");
@@ -335,7 +335,7 @@ fn differences_are_the_same_by_lookup_and_by_removal() {
 }
 
 #[test]
-fn a_scan_lists_small_sets_at_once_and_large_ones_in_parts() {
+fn scan_lists_small_sets_at_once_and_large_sets_in_parts() {
     let mut bench = bench();
     bench.run("SADD ints 3 1 2 11");
     assert_eq!(bench.run("SSCAN ints 0 COUNT 1"), "*2 $1 0 *4 $1 1 $1 2 $1 3 $2 11");

@@ -109,7 +109,7 @@ fn find_keys(args: Args<'_>) -> Option<KeyPositions> {
 
 /// Whether it may access keys that [`find_keys`] does not find: those of patterns.
 fn needs_global_lock(args: Args<'_>) -> bool {
-    Request::parse(args, true, true).is_ok_and(|request| request.looks_elsewhere())
+    Request::parse(args, true, true).is_ok_and(|request| request.accesses_other_keys())
 }
 
 fn run(cx: &mut Context<'_>, args: Args<'_>, mut request: Request<'_>) -> Result<(), Error> {

@@ -80,10 +80,10 @@ impl<'a> Request<'a> {
                 }
                 b"by" => {
                     let pattern = Pattern::parse(argument?);
-                    if pattern.looks_elsewhere() && !reads_every_key {
+                    if pattern.accesses_other_keys() && !reads_every_key {
                         return Err(BY_DENIED);
                     }
-                    request.unsorted |= !pattern.looks_elsewhere();
+                    request.unsorted |= !pattern.accesses_other_keys();
                     request.by = Some(pattern);
                     2
                 }
@@ -102,8 +102,8 @@ impl<'a> Request<'a> {
     }
 
     /// Whether it accesses keys other than the one that is sorted.
-    pub fn looks_elsewhere(&self) -> bool {
-        self.by.iter().chain(&self.get).any(Pattern::looks_elsewhere)
+    pub fn accesses_other_keys(&self) -> bool {
+        self.by.iter().chain(&self.get).any(Pattern::accesses_other_keys)
     }
 
     /// Whether the elements are sorted.

@@ -18,15 +18,15 @@ pub fn sort(cx: &mut Context<'_>, request: &Request<'_>, elements: Words) -> Res
     let mut order: Vec<usize> = (0..len).collect();
     if request.alpha {
         match values(cx, request, &elements) {
-            None => arrange(&mut order, request, |a, b| elements.get(a).cmp(elements.get(b))),
+            None => sort_indices(&mut order, request, |a, b| elements.get(a).cmp(elements.get(b))),
             Some(values) => {
                 let value = |index: usize| values.there[index].then(|| values.words.get(index));
-                arrange(&mut order, request, |a, b| value(a).cmp(&value(b)));
+                sort_indices(&mut order, request, |a, b| value(a).cmp(&value(b)));
             }
         }
     } else {
         let numbers = numbers(cx, request, &elements)?;
-        arrange(&mut order, request, |a, b| {
+        sort_indices(&mut order, request, |a, b| {
             let numeric = numbers[a].partial_cmp(&numbers[b]).unwrap_or(Ordering::Equal);
             numeric.then_with(|| elements.get(a).cmp(elements.get(b)))
         });
@@ -34,7 +34,7 @@ pub fn sort(cx: &mut Context<'_>, request: &Request<'_>, elements: Words) -> Res
     Ok(elements.picked(order.drain(request.range(len))))
 }
 
-fn arrange(order: &mut [usize], request: &Request<'_>, compare: impl Fn(usize, usize) -> Ordering) {
+fn sort_indices(order: &mut [usize], request: &Request<'_>, compare: impl Fn(usize, usize) -> Ordering) {
     order.sort_by(|a, b| if request.descending { compare(*b, *a) } else { compare(*a, *b) });
 }
 

@@ -38,7 +38,7 @@ impl<'a> Pattern<'a> {
     }
 
     /// Whether it refers to other keys.
-    pub fn looks_elsewhere(&self) -> bool {
+    pub fn accesses_other_keys(&self) -> bool {
         matches!(self, Pattern::Key { .. })
     }
 

@@ -66,7 +66,7 @@ fn numbers_and_strings_are_ordered_differently() {
 }
 
 #[test]
-fn limits_cut_the_result() {
+fn limit_truncates_the_result() {
     let mut bench = bench();
     for (limit, expected) in [
         ("0 2", "1 2"),
@@ -89,7 +89,7 @@ fn limits_cut_the_result() {
 }
 
 #[test]
-fn what_does_not_depend_on_elements_leaves_their_order() {
+fn constant_sort_keys_keep_the_order() {
     let mut bench = bench();
     for (line, expected) in [
         ("SORT l BY nosort", "3 1 2 10"),
@@ -113,7 +113,7 @@ fn what_does_not_depend_on_elements_leaves_their_order() {
 }
 
 #[test]
-fn patterns_lead_to_other_keys() {
+fn sort_patterns_dereference_other_keys() {
     let mut bench = bench();
     for (line, expected) in [
         ("SORT l BY w_*", "10 2 3 1"),
@@ -165,7 +165,7 @@ fn results_are_stored_as_lists() {
 }
 
 #[test]
-fn mistakes_are_told() {
+fn invalid_requests_are_rejected() {
     let mut bench = bench();
     let wrong_type = "-WRONGTYPE Operation against a key holding the wrong kind of value";
     for (line, error) in [
@@ -185,7 +185,7 @@ fn mistakes_are_told() {
 }
 
 #[test]
-fn keys_are_found_among_the_words() {
+fn keys_are_found_among_the_arguments() {
     let keys = |line: &str| {
         let words = kvick_resp::OwnedArgs::new(line.split(' '));
         let found = super::find_keys(words.args()).unwrap_or_default();

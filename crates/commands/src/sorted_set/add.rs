@@ -201,7 +201,7 @@ mod tests {
     use crate::testing::Bench;
 
     #[test]
-    fn zadd_adds_and_changes() {
+    fn zadd_adds_and_updates() {
         let mut bench = Bench::new(&[COMMANDS]);
         assert_eq!(bench.run("ZADD z 1 a 2 b"), ":2");
         assert_eq!(bench.events(), ["new", "zadd"]);
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_decide_what_changes() {
+    fn zadd_conditions_decide_what_changes() {
         let mut bench = Bench::new(&[COMMANDS]);
         assert_eq!(bench.run("ZADD z XX 1 a"), ":0");
         assert_eq!(bench.run("ZCARD z"), ":0");
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_go_together_is_refused() {
+    fn conflicting_options_are_rejected() {
         let mut bench = Bench::new(&[COMMANDS]);
         for (words, error) in [
             ("nx xx 1 a", "XX and NX options at the same time are not compatible"),

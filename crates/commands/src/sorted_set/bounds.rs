@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ends_by_score_may_be_excluded_or_infinite() {
+    fn score_bounds_may_be_exclusive_or_infinite() {
         let behind = |score| Cut::Score { score, behind: true };
         let before = |score| Cut::Score { score, behind: false };
         assert_eq!(scores(b"1", b"2.5"), Ok(before(1.0)..behind(2.5)));
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_by_member_say_whether_they_are_included() {
+    fn lex_bounds_state_whether_they_are_inclusive() {
         let cut = |member, behind| Cut::Member { member, behind };
         assert_eq!(members(b"-", b"+"), Ok(Cut::Start..Cut::End));
         assert_eq!(members(b"+", b"-"), Ok(Cut::End..Cut::Start));

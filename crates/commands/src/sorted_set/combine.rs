@@ -416,17 +416,17 @@ fn subtract(inputs: &[Input<'_>]) -> Builder {
     let Some((first, others)) = inputs.split_first() else { return result };
     // Either look up every member of the first in the others, or remove the members of the others from a copy of the
     // first. A lookup costs half as much as a removal.
-    let looks = first.source.len().saturating_mul(inputs.len()) / 2;
+    let lookups = first.source.len().saturating_mul(inputs.len()) / 2;
     let changes: usize = inputs.iter().map(|input| input.source.len()).sum();
-    let by_looking = looks <= changes;
+    let by_lookup = lookups <= changes;
     for (member, score) in first.source.iter() {
         let mut digits = IntBuf::default();
         let member = member.bytes(&mut digits);
-        if !by_looking || others.iter().all(|other| other.source.score(member).is_none()) {
+        if !by_lookup || others.iter().all(|other| other.source.score(member).is_none()) {
             result.update(member, |_| score);
         }
     }
-    if !by_looking {
+    if !by_lookup {
         for (member, _) in others.iter().flat_map(|other| other.source.iter()) {
             result.remove(member.bytes(&mut IntBuf::default()));
         }
@@ -455,8 +455,8 @@ impl Operation {
 fn list(cx: &mut Context<'_>, args: Args<'_>, name: &str, operation: Operation) -> Result<(), Error> {
     let request = Request::parse(cx, args, name, 1, operation)?;
     // Scores are returned as computed. A listpack would not preserve them: it has no minus zero.
-    let never_small = Limits { entries: 0, value: 0 };
-    let result = operation.result(request.inputs(cx, args), request.aggregate).build(never_small);
+    let no_listpack = Limits { entries: 0, value: 0 };
+    let result = operation.result(request.inputs(cx, args), request.aggregate).build(no_listpack);
     reply_list(&mut cx.reply, result.len(), request.with_scores);
     for entry in result.iter() {
         reply_element(&mut cx.reply, entry, request.with_scores);
@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn results_are_stored_and_replace_what_was_there() {
+    fn stored_results_replace_the_destination() {
         let mut bench = bench();
         bench.run("SET d text");
         assert_eq!(bench.run("ZUNIONSTORE d 2 a b"), ":4");
@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_sets_count_as_sorted_ones() {
+    fn plain_sets_are_combined_with_score_one() {
         let mut bench = bench();
         bench.run("SADD s x y 7");
         assert_eq!(
@@ -535,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_of_subtracting_agree() {
+    fn both_difference_algorithms_agree() {
         let mut bench = Bench::new(&[COMMANDS]);
         let pairs = |range: std::ops::Range<u32>| range.map(|n| format!(" {n} m{n}")).collect::<String>();
         bench.run(&format!("ZADD a{}", pairs(0..100)));
@@ -547,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn infinities_never_make_a_score_that_is_no_number() {
+    fn infinities_never_produce_nan_scores() {
         let mut bench = Bench::new(&[COMMANDS]);
         bench.run("ZADD a inf x");
         bench.run("ZADD b -inf x");
@@ -557,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_options_are_rejected() {
         let mut bench = bench();
         bench.run("SET s 1");
         for (command, error) in [

@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scan_lists_members_and_scores() {
+    fn scan_lists_members_and_scores() {
         let mut bench = Bench::new(&[COMMANDS]);
         assert_eq!(bench.run("ZSCAN n 0 wrong"), "*2 $1 0 *0");
         assert_eq!(bench.run("ZSCAN n x"), "-ERR invalid cursor");
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn scores_of_large_sets_are_told_with_seventeen_digits() {
+    fn large_sets_reply_scores_with_seventeen_digits() {
         let cases = [
             (0.0, "0"),
             (-0.0, "-0"),

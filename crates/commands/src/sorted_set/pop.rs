@@ -334,7 +334,7 @@ mod tests {
     use kvick_resp::Version;
 
     #[test]
-    fn elements_are_taken_from_either_end() {
+    fn elements_are_popped_from_either_end() {
         let mut bench = Bench::new(&[COMMANDS]);
         for entries in [0, 128] {
             bench.settings.encoding.sorted_set.entries = entries;
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_key_that_holds_something_is_taken_from() {
+    fn first_non_empty_key_is_popped() {
         let mut bench = Bench::new(&[COMMANDS, string::COMMANDS]);
         bench.run("ZADD z 1 a 2 b 3 c");
         assert_eq!(bench.run("ZMPOP 2 n z max COUNT 2"), "*2 $1 z *2 *2 $1 c $1 3 *2 $1 b $1 2");
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_find_nothing_wait() {
+    fn empty_pops_block() {
         let mut bench = Bench::new(&[COMMANDS]);
         assert_eq!(bench.run("BZPOPMIN a b 0"), "+waits for SortedSet at [1, 2] until None");
         assert_eq!(bench.run("BZPOPMAX a 1.5"), "+waits for SortedSet at [1] until Some(1700000001500)");
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn choices_that_make_no_sense_are_refused() {
+    fn invalid_choices_are_rejected() {
         let mut bench = Bench::new(&[COMMANDS]);
         for (command, error) in [
             ("ZMPOP 0 z MIN", "numkeys should be greater than 0"),

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn members_are_chosen_with_equal_chances() {
+    fn random_members_are_uniform() {
         let mut bench = Bench::new(&[COMMANDS]);
         for entries in [0, 128] {
             bench.settings.encoding.sorted_set.entries = entries;
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_says_how_many_and_whether_they_differ() {
+    fn sign_of_count_chooses_distinct_or_repeated() {
         let mut bench = Bench::new(&[COMMANDS]);
         assert_eq!(bench.run("ZRANDMEMBER z"), "$-1");
         assert_eq!(bench.run("ZRANDMEMBER z 3"), "*0");
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_that_are_too_large_are_refused() {
+    fn too_large_counts_are_rejected() {
         let mut bench = Bench::new(&[COMMANDS]);
         let range = "-ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807";
         assert_eq!(bench.run("ZRANDMEMBER z -9223372036854775808"), range);

@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_by_rank_score_and_member_both_ways() {
+    fn ranges_by_rank_score_and_member_in_both_directions() {
         let mut bench = bench();
         for (command, expected) in [
             ("ZRANGE z 0 -1", "a b c d"),
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn negative_offsets_are_the_references() {
+    fn negative_offsets_match_the_reference() {
         let mut bench = bench();
         assert_eq!(bench.run("ZRANGEBYSCORE small 1 4 LIMIT -1 5"), "*0");
         assert_eq!(bench.run("ZRANGEBYSCORE large 1 4 LIMIT -1 5"), "*1 $1 d");
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_go_together_is_refused() {
+    fn conflicting_options_are_rejected() {
         let mut bench = bench();
         for (command, error) in [
             (
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_can_be_stored() {
+    fn range_can_be_stored() {
         let mut bench = bench();
         assert_eq!(bench.run("ZRANGESTORE d large 1 2 REV"), ":2");
         assert_eq!(bench.events(), ["new", "zrangestore"]);

@@ -137,7 +137,7 @@ mod tests {
     use crate::testing::Bench;
 
     #[test]
-    fn members_go_by_name() {
+    fn members_are_ordered_by_name() {
         let mut bench = Bench::new(&[COMMANDS]);
         bench.run("ZADD z 1 a 2 b 3 c");
         assert_eq!(bench.run("ZREM z b x b"), ":1");
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_go_by_rank_score_and_member() {
+    fn ranges_by_rank_score_and_member() {
         let mut bench = Bench::new(&[COMMANDS]);
         for entries in [0, 128] {
             bench.settings.encoding.sorted_set.entries = entries;

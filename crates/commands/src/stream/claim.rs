@@ -119,7 +119,7 @@ impl Claim {
 }
 
 /// A consumer that claims entries.
-struct Claimant<'a> {
+struct Claimer<'a> {
     log: &'a Log,
     group: &'a mut Group,
     effects: &'a mut Effects,
@@ -128,16 +128,16 @@ struct Claimant<'a> {
     now_ms: i64,
 }
 
-impl<'a> Claimant<'a> {
+impl<'a> Claimer<'a> {
     /// The consumer of this name, created if necessary. Its seen-time is updated.
-    fn new(parts: Parts<'a>, place: write::Place<'a>, name: &[u8], now_ms: i64) -> Claimant<'a> {
+    fn new(parts: Parts<'a>, place: write::Place<'a>, name: &[u8], now_ms: i64) -> Claimer<'a> {
         let Parts { log, group, effects } = parts;
         let consumer = match group.find_consumer(name) {
             Some(consumer) => consumer,
             None => group::create_consumer(group, name, place.key, effects, now_ms),
         };
         group.consumer(consumer).see(now_ms);
-        Claimant { log, group, effects, place, consumer, now_ms }
+        Claimer { log, group, effects, place, consumer, now_ms }
     }
 
     /// Drops a pending entry that no longer exists in the stream; returns false if it was not pending.
@@ -171,7 +171,7 @@ impl<'a> Claimant<'a> {
 }
 
 /// Replies with a claimed entry.
-fn tell(reply: &mut Reply<'_>, log: &Log, id: Id, just_ids: bool) {
+fn reply_entry(reply: &mut Reply<'_>, log: &Log, id: Id, just_ids: bool) {
     if just_ids || !write::entry_of(reply, log, id) {
         write::id(reply, id);
     }
@@ -204,30 +204,30 @@ fn xclaim(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let (key, now_ms) = (cx.key(args, 1), cx.db.now_ms());
     let claim = Claim::parse(args, now_ms)?;
     let parts = group_mut(&mut cx.db, key, &args[2])?;
-    let mut last_id_is_news = claim.last_id > parts.group.last_id;
+    let mut last_id_changed = claim.last_id > parts.group.last_id;
     parts.group.last_id = parts.group.last_id.max(claim.last_id);
     let place = write::Place { key: key.bytes, group: &args[2] };
-    let mut claimant = Claimant::new(parts, place, &args[3], now_ms);
+    let mut claimer = Claimer::new(parts, place, &args[3], now_ms);
     let mark = cx.reply.deferred();
     let mut len = 0;
     for (at, id) in claim.ids.iter().copied().enumerate() {
         let text = &args[5 + at];
-        if !claimant.log.contains(id) {
-            last_id_is_news &= !claimant.forget(id, text);
+        if !claimer.log.contains(id) {
+            last_id_changed &= !claimer.forget(id, text);
             continue;
         }
-        let created = claim.force && claimant.group.add_pending(id, now_ms, 1);
-        let is_pending = created || claimant.group.pending().get(id).is_some();
-        if is_pending && (created || claimant.is_idle(id, claim.idle_ms_min)) {
-            claimant.take(id, text, claim.delivered_ms, claim.deliveries, claim.just_ids);
-            tell(&mut cx.reply, claimant.log, id, claim.just_ids);
-            last_id_is_news = false;
+        let created = claim.force && claimer.group.add_pending(id, now_ms, 1);
+        let is_pending = created || claimer.group.pending().get(id).is_some();
+        if is_pending && (created || claimer.is_idle(id, claim.idle_ms_min)) {
+            claimer.take(id, text, claim.delivered_ms, claim.deliveries, claim.just_ids);
+            reply_entry(&mut cx.reply, claimer.log, id, claim.just_ids);
+            last_id_changed = false;
             len += 1;
         }
     }
-    if last_id_is_news {
-        place.propagate_last_id(claimant.effects, claimant.group);
-        claimant.effects.changed(1);
+    if last_id_changed {
+        place.propagate_last_id(claimer.effects, claimer.group);
+        claimer.effects.changed(1);
     }
     cx.reply.set_array_len(mark, len);
     // The individual claims have been propagated.
@@ -236,15 +236,15 @@ fn xclaim(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
 }
 
 /// The options of XAUTOCLAIM.
-struct Sweep {
+struct AutoclaimOptions {
     idle_ms_min: i64,
     start: Id,
     count: usize,
     just_ids: bool,
 }
 
-impl Sweep {
-    fn parse(args: Args<'_>) -> Result<Sweep, Error> {
+impl AutoclaimOptions {
+    fn parse(args: Args<'_>) -> Result<AutoclaimOptions, Error> {
         const COUNT_MAX: i64 = i64::MAX / 16;
         let idle_ms_min = words::integer_or(&args[4], "ERR Invalid min-idle-time argument for XAUTOCLAIM")?.max(0);
         let start = words::range_start(&args[5])?;
@@ -264,37 +264,37 @@ impl Sweep {
             }
             at += 1;
         }
-        Ok(Sweep { idle_ms_min, start, count: count as usize, just_ids })
+        Ok(AutoclaimOptions { idle_ms_min, start, count: count as usize, just_ids })
     }
 }
 
 fn xautoclaim(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     const ATTEMPTS_PER_ENTRY: usize = 10;
-    let sweep = Sweep::parse(args)?;
+    let options = AutoclaimOptions::parse(args)?;
     check_group(cx, args)?;
     let (key, now_ms) = (cx.key(args, 1), cx.db.now_ms());
     let parts = group_mut(&mut cx.db, key, &args[2])?;
     let place = write::Place { key: key.bytes, group: &args[2] };
-    let mut claimant = Claimant::new(parts, place, &args[3], now_ms);
+    let mut claimer = Claimer::new(parts, place, &args[3], now_ms);
     let (mut taken, mut gone) = (Ids::new(), Ids::new());
-    let mut attempts = sweep.count.saturating_mul(ATTEMPTS_PER_ENTRY);
-    let mut next = claimant.group.pending().iter_from(sweep.start).next().map(|(id, _)| id);
-    while let Some(id) = next.filter(|_| attempts > 0 && taken.len() + gone.len() < sweep.count) {
+    let mut attempts = options.count.saturating_mul(ATTEMPTS_PER_ENTRY);
+    let mut next = claimer.group.pending().iter_from(options.start).next().map(|(id, _)| id);
+    while let Some(id) = next.filter(|_| attempts > 0 && taken.len() + gone.len() < options.count) {
         attempts -= 1;
-        if !claimant.log.contains(id) {
-            claimant.forget(id, id.text(&mut [0; 41]));
+        if !claimer.log.contains(id) {
+            claimer.forget(id, id.text(&mut [0; 41]));
             gone.push(id);
-        } else if claimant.is_idle(id, sweep.idle_ms_min) {
-            claimant.take(id, id.text(&mut [0; 41]), now_ms, None, sweep.just_ids);
+        } else if claimer.is_idle(id, options.idle_ms_min) {
+            claimer.take(id, id.text(&mut [0; 41]), now_ms, None, options.just_ids);
             taken.push(id);
         }
-        next = id.next().and_then(|from| claimant.group.pending().iter_from(from).next()).map(|(id, _)| id);
+        next = id.next().and_then(|from| claimer.group.pending().iter_from(from).next()).map(|(id, _)| id);
     }
     let reply = &mut cx.reply;
     reply.array(3);
     write::id(reply, next.unwrap_or(Id::MIN));
     reply.array(taken.len());
-    taken.iter().for_each(|id| tell(reply, claimant.log, *id, sweep.just_ids));
+    taken.iter().for_each(|id| reply_entry(reply, claimer.log, *id, options.just_ids));
     reply.array(gone.len());
     gone.iter().for_each(|id| write::id(reply, *id));
     cx.db.effects().propagate_nothing();

@@ -114,7 +114,7 @@ fn xpending(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let group = group.ok_or_else(|| words::no_group(key.bytes, &args[2], ""))?;
     match filter {
         None => sum_up(&mut cx.reply, group),
-        Some(filter) => tell(&mut cx.reply, group, &filter, now_ms),
+        Some(filter) => reply_pending(&mut cx.reply, group, &filter, now_ms),
     }
     Ok(())
 }
@@ -143,18 +143,18 @@ fn sum_up(reply: &mut Reply<'_>, group: &Group) {
     reply.set_array_len(mark, len);
 }
 
-fn tell(reply: &mut Reply<'_>, group: &Group, filter: &Filter<'_>, now_ms: i64) {
+fn reply_pending(reply: &mut Reply<'_>, group: &Group, filter: &Filter<'_>, now_ms: i64) {
     match filter.consumer.map(|name| group.find_consumer(name)) {
-        None => tell_all(reply, group, filter, now_ms, group.pending().iter_from(filter.start)),
+        None => reply_entries(reply, group, filter, now_ms, group.pending().iter_from(filter.start)),
         Some(Some(consumer)) => {
             let own = group.pending_of(group.consumer(consumer), filter.start);
-            tell_all(reply, group, filter, now_ms, own);
+            reply_entries(reply, group, filter, now_ms, own);
         }
         Some(None) => reply.array(0),
     }
 }
 
-fn tell_all<'a>(
+fn reply_entries<'a>(
     reply: &mut Reply<'_>,
     group: &Group,
     filter: &Filter<'_>,

@@ -46,7 +46,7 @@ pub const XRANGE: Command<Handler> = Command::new(
         Arg::string("end"),
         COUNT,
     ]),
-    |cx, args| tell(cx, args, false),
+    |cx, args| reply_range(cx, args, false),
 );
 
 /// XREVRANGE key end start \[COUNT count]
@@ -57,11 +57,11 @@ pub const XREVRANGE: Command<Handler> = Command::new(
         Arg::string("start"),
         COUNT,
     ]),
-    |cx, args| tell(cx, args, true),
+    |cx, args| reply_range(cx, args, true),
 );
 
-fn tell(cx: &mut Context<'_>, args: Args<'_>, back: bool) -> Result<(), Error> {
-    let (start_at, end_at) = if back { (3, 2) } else { (2, 3) };
+fn reply_range(cx: &mut Context<'_>, args: Args<'_>, reverse: bool) -> Result<(), Error> {
+    let (start_at, end_at) = if reverse { (3, 2) } else { (2, 3) };
     let start = words::range_start(&args[start_at])?;
     let end = words::range_end(&args[end_at])?;
     let mut count = None;
@@ -81,7 +81,7 @@ fn tell(cx: &mut Context<'_>, args: Args<'_>, back: bool) -> Result<(), Error> {
     let (log, reply) = (stream.log(), &mut cx.reply);
     match count {
         Some(0) => reply.null_array(),
-        count if back => write::entries(reply, log.range_back(start, end), count.unwrap_or(0)),
+        count if reverse => write::entries(reply, log.range_back(start, end), count.unwrap_or(0)),
         count => write::entries(reply, log.range(start, end), count.unwrap_or(0)),
     }
     Ok(())

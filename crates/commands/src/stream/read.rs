@@ -1,6 +1,6 @@
 //! XREAD and XREADGROUP: new entries of several streams, optionally blocking until there are some.
 //!
-//! All streams are examined first: what to return for each ([`Wanted`]), and whether there is anything. Output and
+//! All streams are examined first: what to return for each ([`Delivery`]), and whether there is anything. Output and
 //! changes follow only then, so an error in one stream leaves the others unchanged. A call that finds nothing costs one
 //! lookup per stream, makes no allocation, and changes nothing.
 
@@ -182,14 +182,14 @@ fn meaningless(id: char) -> Error {
 }
 
 /// Writes the header of the reply before the first stream.
-struct Telling {
+struct ReplyHeader {
     mark: Option<kvick_resp::Mark>,
     len: usize,
 }
 
-impl Telling {
-    fn new() -> Telling {
-        Telling { mark: None, len: 0 }
+impl ReplyHeader {
+    fn new() -> ReplyHeader {
+        ReplyHeader { mark: None, len: 0 }
     }
 
     /// Starts the reply of a stream.
@@ -238,16 +238,16 @@ fn xread(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
         };
         beyond.push((id, log.is_some_and(|log| log.has_beyond(id))));
     }
-    let mut telling = Telling::new();
+    let mut header = ReplyHeader::new();
     for (at, (id, any)) in request.keys().zip(&beyond) {
         let key = cx.key(args, at);
         if *any && let Some(stream) = cx.db.view::<Stream>(key) {
-            telling.begin(&mut cx.reply, key.bytes);
+            header.begin(&mut cx.reply, key.bytes);
             let start = id.next().unwrap_or(Id::MIN);
             write::entries(&mut cx.reply, stream.log().range(start, Id::MAX), request.count);
         }
     }
-    if !telling.end(&mut cx.reply) {
+    if !header.end(&mut cx.reply) {
         wait(cx, args, &request, beyond.iter().map(|(id, _)| *id));
     }
     Ok(())
@@ -276,7 +276,7 @@ fn wait(cx: &mut Context<'_>, args: Args<'_>, request: &Request<'_>, ids: impl I
 
 /// What XREADGROUP returns to a consumer for a stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Wanted {
+enum Delivery {
     /// Nothing: there is no new entry, and the consumer exists.
     Nothing,
     /// Nothing: there is no new entry, but the consumer must be created.
@@ -291,17 +291,17 @@ fn xreadgroup(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let now_ms = cx.db.now_ms();
     let request = Request::parse(args, true, now_ms)?;
     let Member { group: group_name, consumer: consumer_name } = request.member.unwrap_or_default();
-    let mut wanted: SmallVec<[Wanted; 8]> = SmallVec::new();
+    let mut deliveries: SmallVec<[Delivery; 8]> = SmallVec::new();
     for at in request.keys() {
         let key = cx.key(args, at);
         let stream = cx.db.read::<Stream>(key)?;
         let no_group = || words::no_group(key.bytes, group_name, " in XREADGROUP with GROUP option");
         let (log, group) =
             stream.and_then(|stream| Some((stream.log(), stream.groups().get(group_name)?))).ok_or_else(no_group)?;
-        wanted.push(want(log, group, consumer_name, &args[at + request.len], now_ms)?);
+        deliveries.push(choose_delivery(log, group, consumer_name, &args[at + request.len], now_ms)?);
     }
-    let mut telling = Telling::new();
-    for (at, wanted) in request.keys().zip(&wanted).filter(|(_, wanted)| **wanted != Wanted::Nothing) {
+    let mut header = ReplyHeader::new();
+    for (at, delivery) in request.keys().zip(&deliveries).filter(|(_, delivery)| **delivery != Delivery::Nothing) {
         let key = cx.key(args, at);
         let (stream, effects) = cx.db.write_with_effects::<Stream>(key)?;
         let Some((log, groups)) = stream.map(Stream::groups_mut) else { continue };
@@ -310,26 +310,26 @@ fn xreadgroup(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
         let mut reader = Reader { log, group, effects, reply: &mut cx.reply, place, now_ms };
         let consumer = reader.consumer(consumer_name, request.noack);
         // If a stream is given twice, nothing may be left the second time.
-        if !matches!(wanted, Wanted::Pending(_)) && !log.has_beyond(reader.group.last_id) {
+        if !matches!(delivery, Delivery::Pending(_)) && !log.has_beyond(reader.group.last_id) {
             continue;
         }
-        telling.begin(reader.reply, key.bytes);
-        match *wanted {
-            Wanted::Pending(beyond) => reader.tell_pending(consumer, beyond, request.count),
-            _ => reader.tell_new(consumer, request.count, request.noack),
+        header.begin(reader.reply, key.bytes);
+        match *delivery {
+            Delivery::Pending(beyond) => reader.reply_pending(consumer, beyond, request.count),
+            _ => reader.reply_new(consumer, request.count, request.noack),
         }
         reader.effects.changed(1);
     }
     // The individual deliveries have been propagated.
     cx.db.effects().propagate_nothing();
-    if !telling.end(&mut cx.reply) {
+    if !header.end(&mut cx.reply) {
         wait(cx, args, &request, std::iter::empty());
     }
     Ok(())
 }
 
 /// What to return to a consumer for a stream with the ID argument `text`. Updates the seen-time of the consumer.
-fn want(log: &Log, group: &Group, consumer: &[u8], text: &[u8], now_ms: i64) -> Result<Wanted, Error> {
+fn choose_delivery(log: &Log, group: &Group, consumer: &[u8], text: &[u8], now_ms: i64) -> Result<Delivery, Error> {
     let beyond = match text {
         b"$" => return Err(meaningless('$')),
         b"+" => return Err(meaningless('+')),
@@ -341,13 +341,13 @@ fn want(log: &Log, group: &Group, consumer: &[u8], text: &[u8], now_ms: i64) -> 
         group.consumer(known).see(now_ms);
     }
     Ok(if beyond != Id::MAX {
-        Wanted::Pending(beyond)
+        Delivery::Pending(beyond)
     } else if log.has_beyond(group.last_id) {
-        Wanted::New
+        Delivery::New
     } else if known.is_none() {
-        Wanted::Consumer
+        Delivery::Consumer
     } else {
-        Wanted::Nothing
+        Delivery::Nothing
     })
 }
 
@@ -376,7 +376,7 @@ impl Reader<'_, '_> {
     }
 
     /// Delivers new entries.
-    fn tell_new(&mut self, consumer: ConsumerId, count: usize, noack: bool) {
+    fn reply_new(&mut self, consumer: ConsumerId, count: usize, noack: bool) {
         let mark = self.reply.deferred();
         let start = self.group.last_id.next().unwrap_or(Id::MIN);
         let mut len = 0;
@@ -401,7 +401,7 @@ impl Reader<'_, '_> {
     }
 
     /// Returns the pending entries of the consumer. Entries that no longer exist have null in place of their fields.
-    fn tell_pending(&mut self, consumer: ConsumerId, beyond: Id, count: usize) {
+    fn reply_pending(&mut self, consumer: ConsumerId, beyond: Id, count: usize) {
         let mark = self.reply.deferred();
         let mut len = 0;
         let mut from = beyond.next();

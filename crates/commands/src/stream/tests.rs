@@ -22,7 +22,7 @@ fn with_group(len: u64) -> Bench {
 }
 
 #[test]
-fn entries_are_added_and_told() {
+fn entries_are_added_and_read() {
     let mut bench = bench();
     assert_eq!(bench.run("XADD s * a 1"), "$15 1700000000000-0");
     assert_eq!(bench.run("XADD s * a 2"), "$15 1700000000000-1");
@@ -38,7 +38,7 @@ fn entries_are_added_and_told() {
 }
 
 #[test]
-fn what_cannot_be_added_is_refused() {
+fn invalid_additions_are_rejected() {
     let mut bench = bench();
     bench.run("XADD s 5-5 a 1");
     bench.run("SET str x");
@@ -73,7 +73,7 @@ fn what_cannot_be_added_is_refused() {
 /// The commands that Valkey writes to its append-only file for the same requests, except for LIMIT, which an exact trim
 /// does not have.
 #[test]
-fn followers_are_told_what_came_of_it() {
+fn propagated_commands_state_their_result() {
     let mut bench = bench();
     for (request, propagated) in [
         ("XADD s * a 1", "XADD s 1700000000000-0 a 1"),
@@ -147,7 +147,7 @@ fn followers_are_told_what_came_of_it() {
 
 /// A replica that executes the propagated commands gets the same stream.
 #[test]
-fn a_follower_ends_up_with_the_same() {
+fn replica_converges() {
     let (mut source, mut follower) = (bench(), bench());
     let requests = [
         "XADD s MAXLEN ~ 7 * a 1",
@@ -176,7 +176,7 @@ fn a_follower_ends_up_with_the_same() {
 }
 
 #[test]
-fn events_tell_of_changes() {
+fn changes_fire_events() {
     let mut bench = bench();
     for (request, events) in [
         ("XADD s 1-0 a 1", &["new", "xadd"][..]),
@@ -204,7 +204,7 @@ fn events_tell_of_changes() {
 }
 
 #[test]
-fn who_finds_nothing_waits() {
+fn empty_keys_block() {
     let mut bench = with_group(3);
     let until = bench.now_ms + 50;
     assert_eq!(bench.run("XREAD BLOCK 50 STREAMS s t $ 0"), format!("+waits for Stream at [4, 5] until Some({until})"));
@@ -220,7 +220,7 @@ fn who_finds_nothing_waits() {
 }
 
 #[test]
-fn reading_for_a_group_in_vain_changes_nothing() {
+fn group_read_without_entries_changes_nothing() {
     let mut bench = with_group(2);
     bench.now_ms += 7;
     assert_eq!(bench.run("XREADGROUP GROUP g c STREAMS s >"), "*-1");
@@ -231,14 +231,14 @@ fn reading_for_a_group_in_vain_changes_nothing() {
 }
 
 #[test]
-fn a_stream_that_is_named_twice_is_delivered_once() {
+fn stream_named_twice_is_delivered_once() {
     let mut bench = with_group(3);
     let reply = bench.run("XREADGROUP GROUP g c STREAMS s s > >");
     assert_eq!(reply, "*1 *2 $1 s *1 *2 $3 3-0 *2 $1 a $1 3");
 }
 
 #[test]
-fn history_tells_what_is_pending_and_what_is_gone() {
+fn reading_history_lists_pending_and_deleted_entries() {
     let mut bench = with_group(3);
     bench.run("XDEL s 1-0");
     let reply = bench.run("XREADGROUP GROUP g c STREAMS s 0");
@@ -251,7 +251,7 @@ fn history_tells_what_is_pending_and_what_is_gone() {
 }
 
 #[test]
-fn groups_that_are_not_there_are_told_of() {
+fn missing_groups_are_reported() {
     let mut bench = with_group(1);
     bench.run("SET str x");
     for (line, error) in [
@@ -290,7 +290,7 @@ fn groups_that_are_not_there_are_told_of() {
 }
 
 #[test]
-fn claims_go_by_idle_time() {
+fn claims_respect_idle_time() {
     let mut bench = with_group(3);
     bench.now_ms += 100;
     assert_eq!(bench.run("XCLAIM s g d 101 1-0 2-0"), "*0");
@@ -304,7 +304,7 @@ fn claims_go_by_idle_time() {
 }
 
 #[test]
-fn resp3_tells_maps() {
+fn resp3_replies_with_maps() {
     let mut bench = with_group(1);
     bench.version = Version::Resp3;
     assert_eq!(bench.run("XREAD STREAMS s 0"), "%1 $1 s *1 *2 $3 1-0 *2 $1 a $1 1");
@@ -316,7 +316,7 @@ fn resp3_tells_maps() {
 }
 
 #[test]
-fn keys_are_found_behind_the_option_alone() {
+fn keys_are_found_only_after_the_option() {
     let keys = |line: &str| {
         let args = OwnedArgs::new(line.split(' '));
         super::read::XREADGROUP.spec.key_positions(args.args()).map(|keys| keys.iter().map(|key| key.index).collect())

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn fractions_refuse_what_is_no_number() {
+    fn incrbyfloat_rejects_non_numbers() {
         let mut bench = Bench::new(&[COMMANDS]);
         bench.run("SET k 1");
         assert_eq!(bench.run("INCRBYFLOAT k x"), "-ERR value is not a valid float");

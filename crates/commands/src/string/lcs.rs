@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_answer_is_a_string_a_length_or_places() {
+    fn lcs_replies_with_string_length_or_positions() {
         let mut bench = bench();
         assert_eq!(bench.run("LCS a b"), "$6 mytext");
         assert_eq!(bench.run("LCS a b LEN"), ":6");
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_missing_is_empty() {
+    fn missing_key_is_empty() {
         let mut bench = bench();
         assert_eq!(bench.run("LCS a n"), "$0");
         assert_eq!(bench.run("LCS n a LEN"), ":0");
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn long_strings_agree_with_the_plain_table() {
+    fn long_strings_match_the_plain_algorithm() {
         // A small alphabet, and lengths beyond one word of a row, compared with the full table of the definition.
         let text = |seed: u32, len: usize| -> Vec<u8> {
             let next = |x: &u32| Some(x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223));

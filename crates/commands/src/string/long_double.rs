@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_have_the_digits_of_an_x87_unit() {
+    fn sums_match_x87_extended_precision() {
         // The output of a C program that adds with `long double` on x86-64.
         let expected = [
             ("0", "1", "1"),
@@ -562,7 +562,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_number_is_printed_in_full_and_reads_back() {
+    fn largest_number_round_trips() {
         let largest = LongDouble::parse(b"1.18973149535723176502e4932").unwrap();
         let text = largest.format();
         assert_eq!(text.len(), 4933);
@@ -572,7 +572,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_number_is_read_and_what_rounds_to_zero_is_not() {
+    fn smallest_number_parses_and_underflow_is_rejected() {
         assert!(LongDouble::parse(b"0x1p-16445").is_some());
         assert!(LongDouble::parse(b"3.65e-4951").is_some());
         for text in ["0x1p-16446", "1.8e-4951", "1e-4952", "1e-99999999999"] {
@@ -581,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn infinity_is_a_number_but_no_summand() {
+    fn infinity_parses_but_cannot_be_added() {
         for text in ["inf", "+INF", "-Infinity"] {
             let infinity = LongDouble::parse(text.as_bytes()).unwrap();
             assert!(!infinity.is_finite());
@@ -591,7 +591,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_number_throughout_is_refused() {
+    fn partial_numbers_are_rejected() {
         let texts = [
             "",
             " 1",
@@ -629,7 +629,7 @@ mod tests {
     }
 
     #[test]
-    fn short_and_long_spellings_of_a_number_are_one() {
+    fn equal_numbers_in_different_notation_are_equal() {
         // The short ones use 128-bit integers, the long ones arbitrary precision.
         let short = ["0.1", "123456789.000000001", "7e-19", "1234567890123456789e19", "3e19", "0.0625"];
         for short in short {

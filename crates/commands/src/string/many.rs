@@ -203,7 +203,7 @@ fn propagate_with_time<'a>(
     if effects.has_readers() {
         let mut digits = IntBuf::default();
         let mut words: SmallVec<[&[u8]; 16]> = args.iter().take(pairs.end).collect();
-        condition.spell(&mut words);
+        condition.append_to(&mut words);
         words.extend([b"PXAT", Str::Int(at).bytes(&mut digits)]);
         effects.propagate(&words);
     }
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn msetex_gives_all_keys_one_time() {
+    fn msetex_sets_one_expiry_for_all_keys() {
         let mut bench = Bench::new(&[COMMANDS]);
         bench.run("MSETEX 2 a 1 b 1 NX PX 10");
         assert_eq!(bench.events(), ["new", "set", "expire", "new", "set", "expire"]);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn msetex_believes_no_count() {
+    fn msetex_validates_the_count() {
         let mut bench = Bench::new(&[COMMANDS]);
         for count in ["0", "-1", "1.5", "x", "2147483648", "9223372036854775808"] {
             let reply = bench.run(&format!("MSETEX {count} a 1"));

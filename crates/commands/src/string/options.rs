@@ -52,7 +52,7 @@ pub enum Condition<'a> {
 
 impl<'a> Condition<'a> {
     /// Appends the words of the option.
-    pub fn spell(self, words: &mut impl Extend<&'a [u8]>) {
+    pub fn append_to(self, words: &mut impl Extend<&'a [u8]>) {
         match self {
             Condition::Always => {}
             Condition::Absent => words.extend([&b"NX"[..]]),
@@ -160,12 +160,12 @@ impl<'a> Options<'a> {
             b"px" => self.expire(TimeForm::Milliseconds, rest.next()?),
             b"exat" => self.expire(TimeForm::UnixSeconds, rest.next()?),
             b"pxat" => self.expire(TimeForm::UnixMilliseconds, rest.next()?),
-            b"nx" if conditional => demand(&mut self.condition, Condition::Absent),
-            b"xx" if conditional => demand(&mut self.condition, Condition::Present),
-            b"fnx" if syntax == Syntax::HSetEx => demand(&mut self.field_condition, Condition::Absent),
-            b"fxx" if syntax == Syntax::HSetEx => demand(&mut self.field_condition, Condition::Present),
+            b"nx" if conditional => set_condition(&mut self.condition, Condition::Absent),
+            b"xx" if conditional => set_condition(&mut self.condition, Condition::Present),
+            b"fnx" if syntax == Syntax::HSetEx => set_condition(&mut self.field_condition, Condition::Absent),
+            b"fxx" if syntax == Syntax::HSetEx => set_condition(&mut self.field_condition, Condition::Present),
             b"ifeq" if syntax == Syntax::Set && self.condition == Condition::Always => {
-                demand(&mut self.condition, Condition::Equal(rest.next()?))
+                set_condition(&mut self.condition, Condition::Equal(rest.next()?))
             }
             b"get" if syntax == Syntax::Set => {
                 self.get = true;
@@ -201,7 +201,7 @@ impl<'a> Options<'a> {
 }
 
 /// Sets a condition, unless a different one is set already.
-fn demand<'a>(present: &mut Condition<'a>, condition: Condition<'a>) -> Option<()> {
+fn set_condition<'a>(present: &mut Condition<'a>, condition: Condition<'a>) -> Option<()> {
     let fits = *present == Condition::Always || *present == condition;
     *present = condition;
     fits.then_some(())
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn each_command_takes_its_own_words() {
+    fn each_command_has_its_own_options() {
         let words = [
             ("nx", [true, false, true]),
             ("XX", [true, false, true]),
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn conflicts_and_missing_arguments_are_refused() {
+    fn conflicting_and_missing_arguments_are_rejected() {
         let refused = [
             "nx xx",
             "xx nx",

@@ -80,7 +80,7 @@ fn set_with_options(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     };
     let key = cx.key(args, 1);
     let unconditional = options.condition == Condition::Always && !options.get;
-    if !unconditional && !look(cx, key, &options)? {
+    if !unconditional && !check_condition(cx, key, &options)? {
         if !options.get {
             cx.reply.null();
         }
@@ -105,7 +105,7 @@ fn set_with_options(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
 
 /// Looks the key up; returns whether the condition is met. With GET, also replies with the value, which must be a
 /// string.
-fn look(cx: &mut Context<'_>, key: Key<'_>, options: &Options<'_>) -> Result<bool, Error> {
+fn check_condition(cx: &mut Context<'_>, key: Key<'_>, options: &Options<'_>) -> Result<bool, Error> {
     let entry = if options.get { cx.db.get(key) } else { cx.db.get_for_write(key) };
     let compared = matches!(options.condition, Condition::Equal(_));
     let value = match entry {
@@ -147,7 +147,7 @@ fn set_until(cx: &mut Context<'_>, args: Args<'_>, index: usize, key: Key<'_>, a
 fn propagate_without_get(cx: &mut Context<'_>, args: Args<'_>, condition: Condition<'_>, keep: bool) {
     let mut words: SmallVec<[&[u8]; 6]> = SmallVec::new();
     words.extend([b"SET", &args[1], &args[2]]);
-    condition.spell(&mut words);
+    condition.append_to(&mut words);
     if keep {
         words.push(b"KEEPTTL");
     }
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn set_overwrites_and_says_so() {
+    fn set_overwrites_and_fires_an_event() {
         let mut bench = bench();
         assert_eq!(bench.run("SET k one"), "+OK");
         assert_eq!(bench.events(), ["new", "set"]);
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_that_fails_changes_nothing() {
+    fn failed_condition_changes_nothing() {
         let mut bench = bench();
         assert_eq!(bench.run("SET k a XX"), "$-1");
         assert_eq!(bench.run("SET k a IFEQ a"), "$-1");
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_propagated_as_absolute_ones() {
+    fn times_are_propagated_as_absolute() {
         let mut bench = bench();
         let requests = [
             "SET k v EX 10",
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_lives_until_its_time_and_a_plain_set_clears_that() {
+    fn key_lives_until_its_expiry_and_plain_set_clears_it() {
         let mut bench = bench();
         bench.run("SET a v PX 10");
         bench.run("SET b v PX 10");
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_has_passed_removes_the_key() {
+    fn expiry_in_the_past_removes_the_key() {
         let mut bench = bench();
         assert_eq!(bench.run("SET k v EXAT 1"), "+OK");
         assert_eq!(bench.run("SET k v"), "+OK");
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_checked_after_all_words() {
+    fn times_are_checked_after_all_options() {
         let mut bench = bench();
         assert_eq!(bench.run("SET k v EX x NO"), "-ERR syntax error");
         assert_eq!(bench.run("SET k v EX x"), "-ERR value is not an integer or out of range");
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_value_is_stored_whole() {
+    fn large_value_is_stored_whole() {
         let mut bench = bench();
         let value = vec![b'x'; 100_000];
         assert_eq!(bench.run_words(&[b"SET", b"k", &value]), b"+OK\r\n");
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn older_kin() {
+    fn deprecated_variants() {
         let mut bench = bench();
         assert_eq!(bench.run("SETNX k a"), ":1");
         assert_eq!(bench.run("SETNX k b"), ":0");
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn delifeq_deletes_what_reads_the_same() {
+    fn delifeq_deletes_equal_values() {
         let mut bench = bench();
         bench.run("SET k 12");
         assert_eq!(bench.run("DELIFEQ k 012"), ":0");

@@ -6,15 +6,15 @@ use kvick_resp::{Reply, Version};
 use kvick_script::{Host, Identity, Kind, LogLevel, Propagation, Settings, Vm};
 
 /// How often a script is asked whether it may go on before it may not.
-const PATIENCE: u32 = 20;
+const CHECKS_MAX: u32 = 20;
 
 /// A host that answers every command with the same bytes.
-struct Parrot<'a> {
+struct FixedReplyHost<'a> {
     answer: &'a [u8],
-    patience: u32,
+    checks_left: u32,
 }
 
-impl Host for Parrot<'_> {
+impl Host for FixedReplyHost<'_> {
     fn call(&mut self, _: &[&[u8]], _: Version, out: &mut Vec<u8>) {
         out.extend_from_slice(self.answer);
     }
@@ -28,8 +28,8 @@ impl Host for Parrot<'_> {
     fn set_propagation(&mut self, _: Propagation) {}
 
     fn interrupted(&mut self) -> Option<String> {
-        self.patience = self.patience.saturating_sub(1);
-        (self.patience == 0).then(|| "ERR ended".to_string())
+        self.checks_left = self.checks_left.saturating_sub(1);
+        (self.checks_left == 0).then(|| "ERR ended".to_string())
     }
 }
 
@@ -53,7 +53,7 @@ pub fn run(script: &[u8], argument: &[u8], answer: &[u8]) -> Vec<u8> {
         let digest = b"0123456789012345678901234567890123456789";
         let mut out = Vec::new();
         let mut reply = Reply::new(&mut out, Version::Resp3);
-        let host = &mut Parrot { answer, patience: PATIENCE };
+        let host = &mut FixedReplyHost { answer, checks_left: CHECKS_MAX };
         let outcome = vm
             .compile_script(digest, script)
             .and_then(|()| vm.run_script(digest, std::iter::empty(), std::iter::once(argument), host, &mut reply));

@@ -39,7 +39,7 @@ fn run(lua: Lua<'_>) -> Result<bool, Raise> {
 /// `acl_check_cmd(command, ...)`: whether the user may run the command.
 fn acl_check_cmd(lua: Lua<'_>) -> Results {
     take_request(lua)?;
-    match lua.state().ask_host() {
+    match lua.state().check_permission() {
         Some(permitted) => {
             lua.push_boolean(permitted);
             Ok(1)
@@ -64,7 +64,7 @@ fn take_request(lua: Lua<'_>) -> Result<(), Raise> {
         match lua.kind(n) {
             Type::String => request.push_bytes(lua.bytes(n).unwrap_or_default()),
             // Lua would format numbers with fewer digits.
-            Type::Number => request.push_written(|out| write_number(lua.number(n), out)),
+            Type::Number => request.push_with(|out| write_number(lua.number(n), out)),
             _ => {
                 push_error(lua, b"ERR Command arguments must be strings or integers");
                 return Err(Raise);

@@ -6,7 +6,7 @@ use sha1::{Digest, Sha1};
 
 use kvick_resp::Version;
 
-use crate::convert::{push_error, push_written_error};
+use crate::convert::{push_error, push_error_text};
 use crate::debugger;
 use crate::libs::check;
 use crate::lua::{Lua, Raise, Results, Type};
@@ -132,7 +132,7 @@ fn error_reply(lua: Lua<'_>) -> Results {
         return Ok(1);
     }
     let text = lua.bytes(1).unwrap_or_default();
-    push_written_error(lua, text.strip_prefix(b"-").unwrap_or(text));
+    push_error_text(lua, text.strip_prefix(b"-").unwrap_or(text));
     Ok(1)
 }
 

@@ -59,7 +59,7 @@ mod tests {
     use crate::{LogLevel, Propagation, Settings};
 
     #[test]
-    fn hosts_hear_what_scripts_say() {
+    fn host_receives_log_messages() {
         let mut vm = machine(Kind::Scripts, Settings::default());
         let host = &mut FakeHost::default();
         let script =
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn permissions_are_asked_for() {
+    fn acl_permissions_are_checked() {
         assert_eq!(eval("return redis.acl_check_cmd('echo', 'x')"), ":1\r\n");
         assert_eq!(eval("return redis.acl_check_cmd('fail')"), "$-1\r\n");
         let error = eval("return redis.acl_check_cmd('nope')");
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_numbers_too() {
+    fn versions_have_numeric_form() {
         assert_eq!(version_number("9.1.2"), 0x09_01_02);
         assert_eq!(version_number("7.2"), 0x07_02_00);
         assert_eq!(version_number("255.255.255.3"), 0xff_ff_ff);
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_may_be_long() {
+    fn long_requests_are_accepted() {
         let script = "local t = {} for i = 1, 7000 do t[i] = i end return redis.call('echo', unpack(t)).err or 1";
         let error = eval(script);
         assert!(error.starts_with("-ERR Unknown command called from script"), "{error}");

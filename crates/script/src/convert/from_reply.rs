@@ -2,7 +2,7 @@
 
 use kvick_resp::format::parse_i64;
 
-use super::{COUNTED, push_written_error};
+use super::{COUNTED, push_error_text};
 use crate::lua::{Lua, Raise};
 
 /// Maximum nesting of replies, far above that of any command.
@@ -19,7 +19,7 @@ pub(crate) fn push_reply(lua: Lua<'_>, reply: &[u8]) -> Result<bool, Raise> {
     match reader.push_value(lua, 0) {
         Some(()) => Ok(error),
         None => {
-            push_written_error(lua, b"ERR the command's reply cannot be read");
+            push_error_text(lua, b"ERR the command's reply cannot be read");
             Err(Raise)
         }
     }
@@ -44,7 +44,7 @@ impl<'a> Reader<'a> {
             b':' => lua.push_number(parse_i64(line)? as f64),
             b'+' => push_field(lua, "ok", |lua| lua.push_bytes(line)),
             b'-' => {
-                push_written_error(lua, line);
+                push_error_text(lua, line);
                 lua.push_boolean(true);
                 lua.raw_set_field(-2, COUNTED);
             }

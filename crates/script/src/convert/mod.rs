@@ -46,7 +46,7 @@ pub(crate) fn push_error(lua: Lua<'_>, text: &[u8]) {
 
 /// Pushes the table of an error as written by scripts and commands. A text of a single word gets an error code, and
 /// line ends around the message are removed.
-pub(crate) fn push_written_error(lua: Lua<'_>, text: &[u8]) {
+pub(crate) fn push_error_text(lua: Lua<'_>, text: &[u8]) {
     let text = c_text(text);
     lua.create_table(0, 2);
     match memchr::memchr(b' ', text) {
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_reply_is_an_error() {
+    fn invalid_reply_is_an_error() {
         let nested = "*1\r\n".repeat(1000);
         for reply in
             ["", "x", "$5\r\na\r\n", "*2\r\n:1\r\n", ":x\r\n", "%-1\r\n", "=1\r\na\r\n", "*9999999999\r\n", &nested]
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn scripts_choose_the_version_of_replies() {
+    fn scripts_choose_the_resp_version() {
         let script = "local a = redis.call('version') redis.setresp(3) return {a, redis.call('version')}";
         assert_eq!(eval(script), "*2\r\n:2\r\n:3\r\n");
         let mut vm = machine(Kind::Scripts, Settings::default());
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_commands_were_counted() {
+    fn command_errors_are_not_counted_twice() {
         let mut vm = machine(Kind::Scripts, Settings::default());
         let mut counted = |script: &str| {
             let mut out = Vec::new();

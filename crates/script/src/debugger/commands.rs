@@ -43,7 +43,7 @@ impl Command {
         self
     }
 
-    fn is_meant(&self, words: &[Vec<u8>]) -> bool {
+    fn matches(&self, words: &[Vec<u8>]) -> bool {
         let Some((name, rest)) = words.split_first() else { return false };
         let is_named = name.eq_ignore_ascii_case(self.name.as_bytes())
             || (name.len() == self.short && name.eq_ignore_ascii_case(&self.name.as_bytes()[..self.short]));
@@ -90,10 +90,10 @@ const COMMANDS: &[Command] = &[
 /// Runs the command that was read.
 pub(super) fn run(lua: Lua<'_>) -> Outcome {
     let Some(debugger) = lua.debugger() else { return Outcome::GoOn };
-    match COMMANDS.iter().find(|command| command.is_meant(&debugger.input.words)) {
+    match COMMANDS.iter().find(|command| command.matches(&debugger.input.words)) {
         Some(command) => (command.run)(lua),
         None => {
-            debugger.tell("<error> Unknown debugger command or wrong number of arguments.");
+            debugger.add_message("<error> Unknown debugger command or wrong number of arguments.");
             Outcome::Told
         }
     }
@@ -127,14 +127,14 @@ fn help(lua: Lua<'_>) -> Outcome {
     const NAMES_WIDTH: usize = 21;
     const WIDTH: usize = 70;
     with(lua, |debugger| {
-        debugger.tell("LUA debugger help:");
+        debugger.add_message("LUA debugger help:");
         for Command { name, short, help, .. } in COMMANDS {
             let Some((words, does)) = help else { continue };
             let mut left = format!("[{}]{}{words}", &name[..*short], &name[*short..]);
             let mut line = String::new();
             for word in does.split(' ') {
                 if NAMES_WIDTH + line.len() + 1 + word.len() > WIDTH {
-                    debugger.tell(format!("{left:NAMES_WIDTH$}{line}"));
+                    debugger.add_message(format!("{left:NAMES_WIDTH$}{line}"));
                     left.clear();
                     line.clear();
                 }
@@ -143,7 +143,7 @@ fn help(lua: Lua<'_>) -> Outcome {
                 }
                 line.push_str(word);
             }
-            debugger.tell(format!("{left:NAMES_WIDTH$}{line}"));
+            debugger.add_message(format!("{left:NAMES_WIDTH$}{line}"));
         }
     })
 }
@@ -151,14 +151,14 @@ fn help(lua: Lua<'_>) -> Outcome {
 fn maxlen(lua: Lua<'_>) -> Outcome {
     with(lua, |debugger| {
         let Some(word) = debugger.word(1) else {
-            return debugger.tell(format!("Current maxlen is {}", debugger.len_max));
+            return debugger.add_message(format!("Current maxlen is {}", debugger.len_max));
         };
         match parse_i64(word).and_then(|len| usize::try_from(len).ok()) {
-            None => debugger.tell("<error> Invalid maxlen value."),
+            None => debugger.add_message("<error> Invalid maxlen value."),
             Some(len) => {
                 debugger.hinted = true;
                 debugger.len_max = if len == 0 { 0 } else { len.max(LEN_MIN) };
-                debugger.tell(match debugger.len_max {
+                debugger.add_message(match debugger.len_max {
                     0 => "<value> replies are not truncated.".to_string(),
                     len => format!("<value> replies are truncated at {len} bytes."),
                 });
@@ -176,31 +176,31 @@ fn list(lua: Lua<'_>) -> Outcome {
     with(lua, |debugger| {
         let around = debugger.word(1).map(leading_number).filter(|line| *line > 0).unwrap_or(debugger.line);
         let context = debugger.word(2).map_or(5, leading_number);
-        debugger.tell_lines(around, context);
+        debugger.add_source_lines(around, context);
     })
 }
 
 fn whole(lua: Lua<'_>) -> Outcome {
-    with(lua, |debugger| debugger.tell_lines(0, 0))
+    with(lua, |debugger| debugger.add_source_lines(0, 0))
 }
 
 fn breakpoint(lua: Lua<'_>) -> Outcome {
     with(lua, |debugger| {
-        let Some(word) = debugger.word(1) else { return debugger.tell_breakpoints() };
+        let Some(word) = debugger.word(1) else { return debugger.list_breakpoints() };
         let Some(line) = parse_i64(word) else {
             let message = [b"Invalid argument:'", word, b"'"].concat();
-            return debugger.tell(message);
+            return debugger.add_message(message);
         };
         match line {
             0 => {
                 debugger.breakpoints.clear();
-                debugger.tell("All breakpoints removed.");
+                debugger.add_message("All breakpoints removed.");
             }
             1.. => debugger.set_breakpoint(line),
             _ => {
                 let known = debugger.breakpoints.iter().position(|known| i64::from(*known) == line.saturating_neg());
                 let removed = known.map(|index| debugger.breakpoints.remove(index));
-                debugger.tell(match removed {
+                debugger.add_message(match removed {
                     Some(_) => "Breakpoint removed.",
                     None => "No breakpoint in the specified line.",
                 });
@@ -210,36 +210,36 @@ fn breakpoint(lua: Lua<'_>) -> Outcome {
 }
 
 impl Debugger {
-    fn tell_breakpoints(&mut self) {
+    fn list_breakpoints(&mut self) {
         if self.breakpoints.is_empty() {
-            return self.tell("No breakpoints set. Use 'b <line>' to add one.");
+            return self.add_message("No breakpoints set. Use 'b <line>' to add one.");
         }
-        self.tell(format!("{} breakpoints set:", self.breakpoints.len()));
+        self.add_message(format!("{} breakpoints set:", self.breakpoints.len()));
         for line in self.breakpoints.clone() {
-            self.tell_line(line);
+            self.add_source_line(line);
         }
     }
 
     fn set_breakpoint(&mut self, line: i64) {
         if self.breakpoints.len() == BREAKPOINTS_MAX {
-            return self.tell("Too many breakpoints set.");
+            return self.add_message("Too many breakpoints set.");
         }
         let line = i32::try_from(line).ok().filter(|line| *line as usize <= self.lines.len());
         match line.filter(|line| !self.breakpoints.contains(line)) {
             Some(line) => {
                 self.breakpoints.push(line);
-                self.tell_lines(line, 1);
+                self.add_source_lines(line, 1);
             }
-            None => self.tell("Wrong line number."),
+            None => self.add_message("Wrong line number."),
         }
     }
 
     /// Adds a message with the value on the top of the stack, after the text that is already in `text`.
-    fn tell_top(&mut self, lua: Lua<'_>) {
+    fn add_top_value(&mut self, lua: Lua<'_>) {
         let len_max = self.shown_max();
         show::value(lua, -1, len_max, &mut self.text);
         let message = std::mem::take(&mut self.text);
-        self.tell_cut(message);
+        self.add_truncated_message(message);
     }
 }
 
@@ -262,7 +262,7 @@ fn print(lua: Lua<'_>) -> Outcome {
             debugger.code = code.into();
             evaluate(lua, "<value> ");
         }
-        None => debugger.tell("No such variable."),
+        None => debugger.add_message("No such variable."),
     }
     Outcome::Told
 }
@@ -286,7 +286,7 @@ fn print_local(lua: Lua<'_>, debugger: &mut Debugger) -> bool {
             && lua.push_local(level, n).is_some()
         {
             debugger.begin_text(format_args!("<value> "));
-            debugger.tell_top(lua);
+            debugger.add_top_value(lua);
             lua.pop(1);
             return true;
         }
@@ -304,12 +304,12 @@ fn print_all(lua: Lua<'_>, debugger: &mut Debugger) {
             debugger.begin_text(format_args!("<value> "));
             debugger.text.extend_from_slice(name);
             debugger.text.extend_from_slice(b" = ");
-            debugger.tell_top(lua);
+            debugger.add_top_value(lua);
         }
         lua.pop(1);
     }
     if !any {
-        debugger.tell("No local variables in the current context.");
+        debugger.add_message("No local variables in the current context.");
     }
 }
 
@@ -319,8 +319,8 @@ fn trace(lua: Lua<'_>) -> Outcome {
             let Some(place) = lua.place(level) else { break };
             if place.source == SCRIPT {
                 let word: &[u8] = if level == 0 { b"In " } else { b"From " };
-                debugger.tell([word, place.name.unwrap_or(b"top level"), b":"].concat());
-                debugger.tell_line(place.line);
+                debugger.add_message([word, place.name.unwrap_or(b"top level"), b":"].concat());
+                debugger.add_source_line(place.line);
             }
         }
     })
@@ -359,11 +359,11 @@ fn evaluate(lua: Lua<'_>, label: &str) {
         match outcome {
             Ok(()) => {
                 debugger.begin_text(format_args!("{label}"));
-                debugger.tell_top(lua);
+                debugger.add_top_value(lua);
             }
             Err(label) => {
                 let text = c_text(lua.bytes(-1).unwrap_or_default());
-                debugger.tell([label.as_bytes(), text].concat());
+                debugger.add_message([label.as_bytes(), text].concat());
             }
         }
     }

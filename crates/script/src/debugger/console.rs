@@ -6,16 +6,16 @@ pub trait Console {
     fn send(&mut self, bytes: &[u8]);
 
     /// Waits for input and appends it.
-    fn receive(&mut self, into: &mut Vec<u8>) -> Heard;
+    fn receive(&mut self, into: &mut Vec<u8>) -> Received;
 }
 
 /// The result of waiting for input.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Heard {
+pub enum Received {
     /// Input has arrived.
     Input,
     /// The user has disconnected: the script continues to its end.
-    Nobody,
+    Disconnected,
     /// The script must end with this error.
     End(String),
 }

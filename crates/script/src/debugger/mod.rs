@@ -23,7 +23,7 @@ pub(crate) mod tests;
 use crate::lua::{Lua, Raise};
 use crate::run;
 use commands::Outcome;
-use console::Heard;
+use console::Received;
 use session::{Read, SCRIPT, SHOWN_MAX};
 
 /// Called by the hook before each line.
@@ -36,34 +36,34 @@ pub(crate) fn at_line(lua: Lua<'_>, line: i32) -> Result<(), Raise> {
     let Some(reason) = debugger.reason_to_stop() else { return Ok(()) };
     debugger.step = false;
     debugger.break_next = false;
-    debugger.tell(format!("* Stopped at {line}, stop reason = {reason}"));
-    debugger.tell_line(line);
+    debugger.add_message(format!("* Stopped at {line}, stop reason = {reason}"));
+    debugger.add_source_line(line);
     send_messages(lua);
-    converse(lua)
+    command_loop(lua)
 }
 
 /// Runs commands until one continues the script.
-fn converse(lua: Lua<'_>) -> Result<(), Raise> {
+fn command_loop(lua: Lua<'_>) -> Result<(), Raise> {
     loop {
         match read_command(lua) {
             Ok(true) => {}
             Ok(false) => return Ok(()),
             Err(text) => {
                 lua.state().ending = Some(text);
-                return run::may_go_on(lua);
+                return run::check_interrupt(lua);
             }
         }
         match commands::run(lua) {
             Outcome::Told => {
                 send_messages(lua);
                 if lua.state().ending.is_some() {
-                    return run::may_go_on(lua);
+                    return run::check_interrupt(lua);
                 }
             }
             Outcome::GoOn => return Ok(()),
             Outcome::Abort => {
                 lua.state().ending = Some("ERR script aborted for user request".to_string());
-                return run::may_go_on(lua);
+                return run::check_interrupt(lua);
             }
         }
     }
@@ -85,13 +85,13 @@ fn read_command(lua: Lua<'_>) -> Result<bool, String> {
             }
         }
         let console = lua.state().host().and_then(|host| host.console());
-        match console.map_or(Heard::Nobody, |console| console.receive(&mut debugger.input.bytes)) {
-            Heard::Input => {}
-            Heard::Nobody => {
-                debugger.desert();
+        match console.map_or(Received::Disconnected, |console| console.receive(&mut debugger.input.bytes)) {
+            Received::Input => {}
+            Received::Disconnected => {
+                debugger.detach();
                 return Ok(false);
             }
-            Heard::End(text) => return Err(text),
+            Received::End(text) => return Err(text),
         }
     }
 }
@@ -117,5 +117,5 @@ pub(crate) fn debug(lua: Lua<'_>) {
         show::value(lua, n, SHOWN_MAX, &mut debugger.text);
     }
     let message = std::mem::take(&mut debugger.text);
-    debugger.tell(message);
+    debugger.add_message(message);
 }

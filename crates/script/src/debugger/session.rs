@@ -44,7 +44,7 @@ pub struct Debugger {
     /// Pending messages.
     pub(super) messages: Vec<Vec<u8>>,
     /// Whether the user has disconnected.
-    pub(super) deserted: bool,
+    pub(super) detached: bool,
     pub(super) input: Input,
     /// Buffer for composing a message.
     pub(super) text: Vec<u8>,
@@ -85,7 +85,7 @@ impl Debugger {
             len_max: LEN_MAX,
             hinted: false,
             messages: Vec::new(),
-            deserted: false,
+            detached: false,
             input: Input::default(),
             text: Vec::new(),
             code: Vec::new(),
@@ -95,11 +95,11 @@ impl Debugger {
 
     /// Ends the session: sends the pending messages and the end-of-session message.
     pub fn end(mut self, console: &mut dyn Console) {
-        self.tell("<endsession>");
+        self.add_message("<endsession>");
         console.send(self.take_messages());
     }
 
-    pub(super) fn tell(&mut self, message: impl Into<Vec<u8>>) {
+    pub(super) fn add_message(&mut self, message: impl Into<Vec<u8>>) {
         self.messages.push(message.into());
     }
 
@@ -111,15 +111,15 @@ impl Debugger {
     }
 
     /// Adds a message with a value or a reply, truncated to `maxlen`.
-    pub(super) fn tell_cut(&mut self, mut message: Vec<u8>) {
+    pub(super) fn add_truncated_message(&mut self, mut message: Vec<u8>) {
         let is_cut = self.len_max > 0 && message.len() > self.len_max;
         if is_cut {
             message.truncate(self.len_max);
             message.extend_from_slice(b" ...");
         }
-        self.tell(message);
+        self.add_message(message);
         if is_cut && !std::mem::replace(&mut self.hinted, true) {
-            self.tell("<hint> The above reply was trimmed. Use 'maxlen 0' to disable trimming.");
+            self.add_message("<hint> The above reply was trimmed. Use 'maxlen 0' to disable trimming.");
         }
     }
 
@@ -143,20 +143,20 @@ impl Debugger {
     }
 
     /// Adds a message with a line of the source.
-    pub(super) fn tell_line(&mut self, number: i32) {
+    pub(super) fn add_source_line(&mut self, number: i32) {
         let text = usize::try_from(number - 1).ok().and_then(|index| self.lines.get(index));
         let text = text.map_or(&b"<out of range source code line>"[..], Vec::as_slice);
         let arrow = if number == self.line { "->" } else { "  " };
         let mark = if self.breakpoints.contains(&number) { '#' } else { ' ' };
         let message = [format!("{arrow}{mark}{number:<3} ").as_bytes(), text].concat();
-        self.tell(message);
+        self.add_message(message);
     }
 
     /// Adds messages with the lines within `context` lines of `around`.
-    pub(super) fn tell_lines(&mut self, around: i32, context: i32) {
+    pub(super) fn add_source_lines(&mut self, around: i32, context: i32) {
         for number in (1..).take(self.lines.len()) {
             if around == 0 || i64::from(around - number).abs() <= i64::from(context) {
-                self.tell_line(number);
+                self.add_source_line(number);
             }
         }
     }
@@ -174,11 +174,11 @@ impl Debugger {
 
     /// Stops at the next line, at the request of the script.
     pub(crate) fn break_at_next(&mut self) {
-        self.break_next = !self.deserted;
+        self.break_next = !self.detached;
     }
 
     /// Whether to show the commands that the script calls.
-    pub(crate) fn tells_calls(&self) -> bool {
+    pub(crate) fn shows_calls(&self) -> bool {
         self.step
     }
 
@@ -192,24 +192,24 @@ impl Debugger {
         if request.len() > WORDS_SHOWN {
             let _ = write!(message, " ... ({} more)", request.len() - WORDS_SHOWN);
         }
-        self.tell(message);
+        self.add_message(message);
     }
 
     /// Adds a message about the reply to such a command.
     pub(crate) fn note_reply(&mut self, reply: &[u8]) {
         let mut message = b"<reply> ".to_vec();
         show_reply::reply(reply, self.shown_max(), &mut message);
-        self.tell_cut(message);
+        self.add_truncated_message(message);
         if let Some(error) = reply.strip_prefix(b"-") {
             let line = error.split(|byte| *byte == b'\r').next().unwrap_or_default();
             let text = line.strip_prefix(b"ERR ").unwrap_or(line);
-            self.tell([b"<error> ", text].concat());
+            self.add_message([b"<error> ", text].concat());
         }
     }
 
     /// The user has disconnected: nothing stops the script any more.
-    pub(super) fn desert(&mut self) {
-        self.deserted = true;
+    pub(super) fn detach(&mut self) {
+        self.detached = true;
         self.step = false;
         self.break_next = false;
         self.breakpoints.clear();
@@ -230,8 +230,8 @@ impl Input {
             Parsed::Request => {
                 let args = kvick_resp::Args::new(bytes, spans, big);
                 *words = args.iter().map(<[u8]>::to_vec).collect();
-                let is_fine = words.len() <= WORDS_MAX && words.iter().all(|word| !word.is_empty());
-                if is_fine { Read::Command } else { Read::Broken }
+                let is_valid = words.len() <= WORDS_MAX && words.iter().all(|word| !word.is_empty());
+                if is_valid { Read::Command } else { Read::Broken }
             }
             Parsed::Incomplete if bytes.len() <= INPUT_MAX => Read::Incomplete,
             _ => Read::Broken,

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_are_shown_for_people() {
+    fn replies_are_shown_readably() {
         assert_eq!(shown(b"*3\r\n:1\r\n$3\r\na\"\x01\r\n$-1\r\n"), "[1,\"a\\\"\\x01\",NULL]");
         assert_eq!(shown(b"%1\r\n+OK\r\n~2\r\n#t\r\n,1.5\r\n"), "{\"+OK\" => ~(#true,(double) 1.5)}");
         assert_eq!(shown(b"-ERR no\r\n"), "\"-ERR no\"");
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_reply_is_shown_as_far_as_it_goes() {
+    fn invalid_reply_is_shown_up_to_the_error() {
         for broken in [&b"*1000000000\r\n:1\r\n"[..], b"$5\r\nab\r\n", b"$9223372036854775807\r\nx\r\n", b"", b"%1\r\n"]
         {
             assert!(shown(broken).len() < 20);

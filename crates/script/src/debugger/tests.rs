@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use kvick_resp::{Reply, Version};
 
-use crate::debugger::console::{Console, Heard};
+use crate::debugger::console::{Console, Received};
 use crate::debugger::session::{Debugger, SHOWN_MAX};
 use crate::testing::{DIGEST, FakeHost, machine, shown};
 use crate::{Kind, Settings};
@@ -13,21 +13,21 @@ use crate::{Kind, Settings};
 #[derive(Default)]
 pub(crate) struct Script {
     commands: VecDeque<Vec<u8>>,
-    heard: Vec<u8>,
+    received: Vec<u8>,
 }
 
 impl Console for Script {
     fn send(&mut self, bytes: &[u8]) {
-        self.heard.extend_from_slice(bytes);
+        self.received.extend_from_slice(bytes);
     }
 
-    fn receive(&mut self, into: &mut Vec<u8>) -> Heard {
+    fn receive(&mut self, into: &mut Vec<u8>) -> Received {
         match self.commands.pop_front() {
             Some(command) => {
                 into.extend_from_slice(&command);
-                Heard::Input
+                Received::Input
             }
-            None => Heard::Nobody,
+            None => Received::Disconnected,
         }
     }
 }
@@ -41,7 +41,7 @@ fn request(command: &str) -> Vec<u8> {
 /// The output of a session: a line per message, and the reply of the script.
 fn session_of(script: &str, commands: impl IntoIterator<Item = Vec<u8>>) -> Vec<String> {
     let mut vm = machine(Kind::Scripts, Settings::default());
-    let console = Script { commands: commands.into_iter().collect(), heard: Vec::new() };
+    let console = Script { commands: commands.into_iter().collect(), received: Vec::new() };
     let mut host = FakeHost { console: Some(console), ..FakeHost::default() };
     let mut debugger = Debugger::new(script.as_bytes());
     let mut out = Vec::new();
@@ -52,8 +52,8 @@ fn session_of(script: &str, commands: impl IntoIterator<Item = Vec<u8>>) -> Vec<
     let outcome = vm.debug_script(DIGEST, keys, arguments, &mut host, reply, &mut debugger);
     let mut console = host.console.take().expect("it is there");
     debugger.end(&mut console);
-    let heard = String::from_utf8_lossy(&console.heard).into_owned();
-    let told = heard.lines().filter_map(|line| line.strip_prefix('+').map(str::to_string));
+    let received = String::from_utf8_lossy(&console.received).into_owned();
+    let told = received.lines().filter_map(|line| line.strip_prefix('+').map(str::to_string));
     let told = told.chain([shown(outcome, out).trim_end().to_string()]).collect();
     assert_eq!(crate::testing::run(&mut vm, &mut host, "local a\na = 1\nreturn a", &[], &[]), ":1\r\n");
     told
@@ -73,7 +73,7 @@ fn answer(script: &str, command: &str) -> Vec<String> {
 const ABORTED: &str = "-ERR script aborted for user request script: on @user_script:1.";
 
 #[test]
-fn a_session_goes_line_by_line() {
+fn session_steps_line_by_line() {
     let told = session("local a = 1\nlocal b = 2\nreturn a + b", &["s", "print a", "next", "p", "continue"]);
     let expected = [
         "* Stopped at 1, stop reason = step over",
@@ -92,7 +92,7 @@ fn a_session_goes_line_by_line() {
 }
 
 #[test]
-fn scripts_stop_at_breakpoints_and_where_they_ask_for_it() {
+fn scripts_stop_at_breakpoints_and_redis_breakpoint() {
     let script = "local function f(x)\n  return x\nend\nredis.breakpoint()\nredis.debug('d', {1, {k = 2}})\n\
         local r = f(7)\nreturn r";
     let told = session(script, &["break 2", "c", "c", "trace", "p x", "b 0", "c"]);
@@ -122,7 +122,7 @@ fn scripts_stop_at_breakpoints_and_where_they_ask_for_it() {
 }
 
 #[test]
-fn commands_of_the_script_are_told_while_it_goes_step_by_step() {
+fn script_commands_are_shown_while_stepping() {
     let script = "redis.call('echo', 'a')\nredis.pcall('fail', 'WRONG kind')\nreturn 1";
     let told = session(script, &["s", "s", "c"]);
     let expected = [
@@ -139,7 +139,7 @@ fn commands_of_the_script_are_told_while_it_goes_step_by_step() {
 }
 
 #[test]
-fn the_console_can_have_commands_and_code_run() {
+fn console_can_run_commands_and_code() {
     let line = "return 1";
     assert_eq!(answer(line, "redis echo hello"), ["<command> echo hello", "<reply> \"hello\""]);
     assert_eq!(
@@ -165,7 +165,7 @@ fn the_console_can_have_commands_and_code_run() {
 }
 
 #[test]
-fn what_is_no_command_is_answered_so() {
+fn unknown_command_gets_an_error_reply() {
     for command in ["foo", "step 1", "eval", "print a b", "m", "v", "serve ping", "hello\0world"] {
         let expected = ["<error> Unknown debugger command or wrong number of arguments."];
         assert_eq!(answer("return 1", command), expected, "{command}");
@@ -173,7 +173,7 @@ fn what_is_no_command_is_answered_so() {
 }
 
 #[test]
-fn breakpoints_are_where_there_are_lines() {
+fn breakpoints_must_be_on_existing_lines() {
     assert_eq!(answer("return 1", "b"), ["No breakpoints set. Use 'b <line>' to add one."]);
     for line in ["2", "9999999999", "9223372036854775807"] {
         assert_eq!(answer("return 1", &format!("b {line}")), ["Wrong line number."]);
@@ -187,7 +187,7 @@ fn breakpoints_are_where_there_are_lines() {
 }
 
 #[test]
-fn long_values_are_cut_and_the_console_is_told_once_how_to_see_them() {
+fn long_values_are_truncated_with_one_hint() {
     let script = "local s = string.rep('x', 300)\nreturn 1";
     let told = session(script, &["s", "p s", "p s", "maxlen 10", "p s", "maxlen", "maxlen 0", "p", "maxlen x"]);
     let cut = |len: usize| format!("<value> {} ...", "x".repeat(len - "<value> ".len()));
@@ -206,7 +206,7 @@ fn long_values_are_cut_and_the_console_is_told_once_how_to_see_them() {
 }
 
 #[test]
-fn tables_are_shown_in_bounds() {
+fn shown_tables_are_bounded() {
     let loops = answer("return 1", "e (function() local t = {} t[1] = t return t end)()");
     assert_eq!(
         loops,
@@ -219,13 +219,13 @@ fn tables_are_shown_in_bounds() {
 }
 
 #[test]
-fn without_a_console_the_script_goes_on() {
+fn script_continues_without_a_console() {
     let script = "local n = 0\nfor i = 1, 3 do\nredis.breakpoint()\nn = n + i\nend\nreturn n";
     assert_eq!(session(script, &["b 4"]).last().map(String::as_str), Some(":6"));
 }
 
 #[test]
-fn what_breaks_the_protocol_ends_the_script() {
+fn protocol_error_aborts_the_script() {
     for broken in [&b"PING\r\n"[..], b"*1\r\n$0\r\n\r\n", b"*1\r\n$1025\r\n", b"*-5x\r\n", b"*1\r\n:1\r\n"] {
         let told = session_of("return 1", [broken.to_vec()]);
         assert_eq!(told[2..], ["<endsession>", "-ERR protocol error script: on @user_script:1."], "{broken:?}");
@@ -235,7 +235,7 @@ fn what_breaks_the_protocol_ends_the_script() {
 }
 
 #[test]
-fn commands_may_come_in_pieces_or_together() {
+fn console_commands_may_be_split_or_pipelined() {
     let bytes = [request("print a"), request("s"), request("c")].concat();
     let whole = session_of("local a = 5\nreturn a", [bytes.clone()]);
     let pieces = session_of("local a = 5\nreturn a", bytes.iter().map(|byte| vec![*byte]));
@@ -244,13 +244,13 @@ fn commands_may_come_in_pieces_or_together() {
 }
 
 #[test]
-fn an_end_cannot_be_caught_and_code_of_the_console_can_be_ended_too() {
+fn abort_cannot_be_caught_even_in_console_code() {
     let told = session("pcall(function()\nlocal a\na = 1\nend)\nreturn 1", &["s", "abort"]);
     assert!(told.last().is_some_and(|reply| reply.starts_with("-ERR script aborted for user request")), "{told:?}");
 
     let mut vm = machine(Kind::Scripts, Settings::default());
-    let console = Script { commands: [request("e (function() while true do end end)()")].into(), heard: Vec::new() };
-    let mut host = FakeHost { console: Some(console), patience: Some(3), ..FakeHost::default() };
+    let console = Script { commands: [request("e (function() while true do end end)()")].into(), received: Vec::new() };
+    let mut host = FakeHost { console: Some(console), checks_left: Some(3), ..FakeHost::default() };
     vm.compile_script(DIGEST, b"return 1").expect("a script");
     let (mut out, mut debugger) = (Vec::new(), Debugger::new(b"return 1"));
     let reply = &mut Reply::new(&mut out, Version::Resp2);
@@ -260,7 +260,7 @@ fn an_end_cannot_be_caught_and_code_of_the_console_can_be_ended_too() {
 }
 
 #[test]
-fn help_tells_of_all_commands_in_lines_that_fit() {
+fn help_lists_all_commands_within_the_line_width() {
     let help = answer("return 1", "h");
     for name in ["[h]elp", "[max]len [len]", "[s]tep", "[l]ist [line] [ctx]", "[v]alkey <cmd>", "[a]bort"] {
         assert!(help.iter().any(|line| line.starts_with(name)), "{name}");

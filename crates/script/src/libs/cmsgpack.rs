@@ -67,7 +67,7 @@ fn pack_table(lua: Lua<'_>, out: &mut Vec<u8>, depth: usize) -> Result<(), Raise
     if !lua.check_stack(6) {
         return Err(lua.error(format_args!("stack overflow (in function table_is_an_array)")));
     }
-    protect::reveal(lua, lua.top());
+    protect::unwrap_protected(lua, lua.top());
     let (len, array) = measure(lua);
     if array {
         pack_len(len, (0x90, 0xdc), out);
@@ -272,7 +272,7 @@ impl<'a> Reader<'a> {
                 Err(Malformed::Short) => return Err(lua.error(format_args!("Missing bytes in input."))),
                 Err(Malformed::Unknown) => return Err(lua.error(format_args!("Bad data format in input."))),
             }
-            if settle(lua, levels) {
+            if complete_containers(lua, levels) {
                 return Ok(());
             }
         }
@@ -322,7 +322,7 @@ impl<'a> Reader<'a> {
 
 /// Stores the value on the top of the stack in its container, and repeats that for each container that is then
 /// complete; returns whether all are complete.
-fn settle(lua: Lua<'_>, levels: &mut Vec<Level>) -> bool {
+fn complete_containers(lua: Lua<'_>, levels: &mut Vec<Level>) -> bool {
     while let Some(level) = levels.last_mut() {
         level.done += 1;
         if !level.keyed {

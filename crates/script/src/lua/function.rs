@@ -15,11 +15,11 @@ impl<F: Fn(Lua<'_>) -> Results + Copy> Function for F {}
 
 /// A function of the standard library that a Rust function replaces and may call.
 #[derive(Clone, Copy)]
-pub(crate) struct Foreign(ffi::lua_CFunction);
+pub(crate) struct NativeFunction(ffi::lua_CFunction);
 
-impl Foreign {
-    pub(super) fn new(function: ffi::lua_CFunction) -> Foreign {
-        Foreign(function)
+impl NativeFunction {
+    pub(super) fn new(function: ffi::lua_CFunction) -> NativeFunction {
+        NativeFunction(function)
     }
 
     pub(super) fn get(self) -> ffi::lua_CFunction {
@@ -54,9 +54,9 @@ pub(super) unsafe extern "C-unwind" fn hook(raw: *mut ffi::lua_State, record: *m
     // SAFETY: Lua passes a record with the event, and the line if the event is a line.
     let (event, line) = unsafe { ((*record).event, (*record).currentline) };
     let hooks = lua.shared().hooks;
-    let outcome = if event == ffi::LUA_HOOKLINE { (hooks.at_line)(lua, line) } else { (hooks.may_go_on)(lua) };
+    let outcome = if event == ffi::LUA_HOOKLINE { (hooks.at_line)(lua, line) } else { (hooks.check_interrupt)(lua) };
     if outcome.is_err() {
-        lua.watch_closely();
+        lua.check_every_instruction();
         // SAFETY: as in `enter`.
         unsafe { ffi::lua_error(raw) }
     }

@@ -56,7 +56,7 @@ pub(super) unsafe extern "C" fn allocate(
     old: usize,
     new: usize,
 ) -> *mut c_void {
-    // SAFETY: the pointer that `Universe::new` passed.
+    // SAFETY: the pointer that `GlobalState::new` passed.
     let heap = unsafe { &(*shared.cast::<Shared>()).heap };
     let old = if block.is_null() { 0 } else { old };
     let Ok(layout) = Layout::from_size_align(new, ALIGN) else { return std::ptr::null_mut() };

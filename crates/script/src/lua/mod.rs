@@ -1,6 +1,6 @@
 //! A wrapper of the parts of Lua's C interface that this crate needs: the only module with `unsafe`.
 //!
-//! [`Lua`] is one Lua thread as seen from the running function; [`Universe`] owns the state that all threads share.
+//! [`Lua`] is one Lua thread as seen from the running function; [`GlobalState`] owns the state that all threads share.
 //! [`function`] makes Rust functions callable from Lua, [`heap`] manages Lua's memory, and [`shared`] contains the Rust
 //! data of a state. The rest of the crate follows these rules, and the unsafe blocks below rely on them:
 //!
@@ -30,7 +30,7 @@ use std::slice;
 
 use mlua::ffi;
 
-pub(crate) use function::{Foreign, Function};
+pub(crate) use function::{Function, NativeFunction};
 use heap::Heap;
 use reference::Ref;
 use shared::{Hooks, Message, Shared, State};
@@ -115,22 +115,22 @@ pub(crate) enum Library {
 #[derive(Clone, Copy)]
 pub(crate) struct Lua<'a> {
     raw: NonNull<ffi::lua_State>,
-    life: PhantomData<&'a Universe>,
+    life: PhantomData<&'a GlobalState>,
 }
 
 /// A Lua state with all its threads and values.
-pub(crate) struct Universe {
+pub(crate) struct GlobalState {
     main: NonNull<ffi::lua_State>,
     shared: NonNull<Shared>,
 }
 
-// SAFETY: the state is not bound to the thread that created it, and a holder of `&mut Universe` (or of the only
-// `&Universe`: it is not `Sync`) has exclusive access.
-unsafe impl Send for Universe {}
+// SAFETY: the state is not bound to the thread that created it, and a holder of `&mut GlobalState` (or of the only
+// `&GlobalState`: it is not `Sync`) has exclusive access.
+unsafe impl Send for GlobalState {}
 
-impl Universe {
+impl GlobalState {
     /// A new state without libraries, or `None` if there is not enough memory.
-    pub(crate) fn new(state: State, hooks: Hooks) -> Option<Universe> {
+    pub(crate) fn new(state: State, hooks: Hooks) -> Option<GlobalState> {
         let shared = NonNull::from(Box::leak(Box::new(Shared::new(state, hooks))));
         // SAFETY: `shared` outlives the state: it is freed after `lua_close`.
         let main = unsafe { ffi::lua_newstate(heap::allocate, shared.as_ptr().cast()) };
@@ -139,10 +139,10 @@ impl Universe {
             drop(unsafe { Box::from_raw(shared.as_ptr()) });
             return None;
         };
-        let universe = Universe { main, shared };
-        universe.lua().shared().main.set(Some(main));
-        universe.lua().watch();
-        Some(universe)
+        let global_state = GlobalState { main, shared };
+        global_state.lua().shared().main.set(Some(main));
+        global_state.lua().watch();
+        Some(global_state)
     }
 
     /// The main thread, outside of any function.
@@ -151,7 +151,7 @@ impl Universe {
     }
 }
 
-impl Drop for Universe {
+impl Drop for GlobalState {
     fn drop(&mut self) {
         // SAFETY: this value owns the state and the shared data, and neither is used after this.
         unsafe {
@@ -172,7 +172,7 @@ impl<'a> Lua<'a> {
 
     /// The debugger session that the script runs in, if any. The reference must not be held while Lua code may run.
     pub(crate) fn debugger(self) -> Option<&'a mut Debugger> {
-        // SAFETY: it is alive between `engage_debugger` and `dismiss`; as in `state`, one function at a time has the
+        // SAFETY: it is alive between `set_debugger` and `clear_host`; as in `state`, one function at a time has the
         // reference.
         self.state().debugger.map(|mut debugger| unsafe { debugger.as_mut() })
     }
@@ -186,7 +186,7 @@ impl<'a> Lua<'a> {
     #[inline]
     fn shared(self) -> &'a Shared {
         let mut shared = std::ptr::null_mut();
-        // SAFETY: the pointer is the one that `Universe::new` passed, and it is valid as long as the state.
+        // SAFETY: the pointer is the one that `GlobalState::new` passed, and it is valid as long as the state.
         unsafe {
             ffi::lua_getallocf(self.raw.as_ptr(), &mut shared);
             &*shared.cast::<Shared>()
@@ -360,10 +360,10 @@ impl<'a> Lua<'a> {
     }
 
     /// The function of the standard library at an index.
-    pub(crate) fn foreign(self, index: i32) -> Option<Foreign> {
+    pub(crate) fn native_function(self, index: i32) -> Option<NativeFunction> {
         self.check(index);
         // SAFETY: the value exists.
-        unsafe { ffi::lua_tocfunction(self.raw.as_ptr(), index) }.map(Foreign::new)
+        unsafe { ffi::lua_tocfunction(self.raw.as_ptr(), index) }.map(NativeFunction::new)
     }
 
     // Pushing values.
@@ -571,7 +571,7 @@ impl<'a> Lua<'a> {
     /// Continues as a function of the standard library, with the arguments of the running one. May fail; runs Lua code
     /// if that function does.
     #[inline]
-    pub(crate) fn become_foreign(self, function: Foreign) -> Results {
+    pub(crate) fn tail_call_native(self, function: NativeFunction) -> Results {
         // SAFETY: it is a function that Lua may call, and the Rust frames have nothing to drop.
         Ok(unsafe { (function.get())(self.raw.as_ptr()) })
     }
@@ -699,7 +699,7 @@ impl<'a> Lua<'a> {
 
     /// Pushes a value stored in the registry.
     #[inline]
-    pub(crate) fn push_kept(self, value: Ref) {
+    pub(crate) fn push_ref(self, value: Ref) {
         self.raw_get_item(REGISTRY, value.0);
     }
 
@@ -721,7 +721,7 @@ impl<'a> Lua<'a> {
 
     /// Checks at every instruction of this thread and of the main one, so that a script that must end cannot catch the
     /// error and continue.
-    fn watch_closely(self) {
+    fn check_every_instruction(self) {
         self.set_hook(ffi::LUA_MASKCOUNT, 1);
         if let Some(raw) = self.shared().main.get() {
             Lua { raw, life: PhantomData }.set_hook(ffi::LUA_MASKCOUNT, 1);
@@ -757,7 +757,7 @@ impl<'a> Lua<'a> {
     }
 
     /// Runs a step of the garbage collector.
-    pub(crate) fn collect_some(self, size: i32) {
+    pub(crate) fn collect_step(self, size: i32) {
         // SAFETY: valid in any state; there are no finalizers.
         unsafe { ffi::lua_gc(self.raw.as_ptr(), ffi::LUA_GCSTEP, size) };
     }

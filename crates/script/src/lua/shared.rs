@@ -9,7 +9,7 @@ use kvick_resp::Version;
 use mlua::ffi;
 
 use super::heap::Heap;
-use super::{Foreign, Lua, Raise};
+use super::{Lua, NativeFunction, Raise};
 use crate::Host;
 use crate::debugger::session::Debugger;
 use crate::library::spec::FunctionSpec;
@@ -29,7 +29,7 @@ pub(crate) struct Hooks {
     /// Called before each line that is debugged, with its number.
     pub(crate) at_line: fn(Lua<'_>, i32) -> Result<(), Raise>,
     /// Called periodically: whether the script may continue.
-    pub(crate) may_go_on: fn(Lua<'_>) -> Result<(), Raise>,
+    pub(crate) check_interrupt: fn(Lua<'_>) -> Result<(), Raise>,
 }
 
 impl Shared {
@@ -76,7 +76,7 @@ pub(crate) struct Loading {
 
 impl Loading {
     /// Whether the deadline has passed.
-    pub(crate) fn is_late(&self) -> bool {
+    pub(crate) fn is_past_deadline(&self) -> bool {
         self.deadline.is_some_and(|deadline| Instant::now() > deadline)
     }
 }
@@ -97,17 +97,17 @@ pub(crate) struct Level {
 /// those whose arguments must be restricted.
 #[derive(Clone, Copy)]
 pub(crate) struct Originals {
-    pub(crate) get_metatable: Foreign,
-    pub(crate) set_metatable: Foreign,
-    pub(crate) raw_get: Foreign,
-    pub(crate) raw_set: Foreign,
-    pub(crate) next: Foreign,
-    pub(crate) table_insert: Foreign,
-    pub(crate) table_foreach: Foreign,
-    pub(crate) string_find: Foreign,
-    pub(crate) string_match: Foreign,
-    pub(crate) string_gmatch: Foreign,
-    pub(crate) string_gsub: Foreign,
+    pub(crate) get_metatable: NativeFunction,
+    pub(crate) set_metatable: NativeFunction,
+    pub(crate) raw_get: NativeFunction,
+    pub(crate) raw_set: NativeFunction,
+    pub(crate) next: NativeFunction,
+    pub(crate) table_insert: NativeFunction,
+    pub(crate) table_foreach: NativeFunction,
+    pub(crate) string_find: NativeFunction,
+    pub(crate) string_match: NativeFunction,
+    pub(crate) string_gmatch: NativeFunction,
+    pub(crate) string_gsub: NativeFunction,
 }
 
 impl State {
@@ -128,28 +128,29 @@ impl State {
         }
     }
 
-    /// Sets the host, until [`dismiss`](Self::dismiss), which the caller must call before `host` is used otherwise.
-    pub(crate) fn engage(&mut self, host: &mut dyn Host) {
+    /// Sets the host, until [`clear_host`](Self::clear_host), which the caller must call before
+    /// `host` is used otherwise.
+    pub(crate) fn set_host(&mut self, host: &mut dyn Host) {
         let host = NonNull::from(host);
         // SAFETY: only the lifetime changes, and `host` is released before its own lifetime ends.
         self.host = Some(unsafe { std::mem::transmute::<NonNull<dyn Host + '_>, NonNull<dyn Host>>(host) });
     }
 
-    /// Sets the debugger session, until [`dismiss`](Self::dismiss), which the caller must call before it uses the
+    /// Sets the debugger session, until [`clear_host`](Self::clear_host), which the caller must call before it uses the
     /// session again.
-    pub(crate) fn engage_debugger(&mut self, debugger: &mut Debugger) {
+    pub(crate) fn set_debugger(&mut self, debugger: &mut Debugger) {
         self.debugger = Some(NonNull::from(debugger));
     }
 
     /// Removes the host and the debugger session.
-    pub(crate) fn dismiss(&mut self) {
+    pub(crate) fn clear_host(&mut self) {
         self.host = None;
         self.debugger = None;
     }
 
     /// The current host.
     pub(crate) fn host(&mut self) -> Option<&mut dyn Host> {
-        // SAFETY: it is alive and exclusively borrowed between `engage` and `dismiss`.
+        // SAFETY: it is alive and exclusively borrowed between `set_host` and `clear_host`.
         self.host.map(|mut host| unsafe { host.as_mut() })
     }
 
@@ -160,19 +161,19 @@ impl State {
         let request = self.request.arguments();
         // SAFETY: as in `Lua::debugger`; none of the session's own functions is running.
         let debugger = self.debugger.map(|mut debugger| unsafe { debugger.as_mut() });
-        let mut told_by = debugger.filter(|debugger| debugger.tells_calls());
-        if let Some(debugger) = &mut told_by {
+        let mut call_observer = debugger.filter(|debugger| debugger.shows_calls());
+        if let Some(debugger) = &mut call_observer {
             debugger.note_call(request);
         }
         // SAFETY: as in `host`.
         unsafe { host.as_mut() }.call(request, self.version, &mut self.reply);
-        if let Some(debugger) = told_by {
+        if let Some(debugger) = call_observer {
             debugger.note_reply(&self.reply);
         }
     }
 
     /// Asks the host whether the current user may run the request.
-    pub(crate) fn ask_host(&mut self) -> Option<bool> {
+    pub(crate) fn check_permission(&mut self) -> Option<bool> {
         let mut host = self.host?;
         // SAFETY: as in `host`.
         unsafe { host.as_mut() }.may_call(self.request.arguments())
@@ -211,7 +212,7 @@ impl Request {
 
     /// Adds an argument that `write` appends.
     #[inline]
-    pub(crate) fn push_written(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+    pub(crate) fn push_with(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         let start = self.digits.len();
         write(&mut self.digits);
         self.arguments.push(Argument::Digits(start, self.digits.len()));

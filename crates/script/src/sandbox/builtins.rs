@@ -1,11 +1,11 @@
 //! Replacements for functions of the standard library. They see through protected tables, and refuse operations that
 //! would harm the process.
 
-use super::protect::{is_protected, push_mark, readonly, reveal};
+use super::protect::{is_protected, push_mark, readonly, unwrap_protected};
 use super::text;
 use crate::libs::check;
 use crate::lua::shared::Originals;
-use crate::lua::{Foreign, Lua, Results, Type, UPVALUE, c_text};
+use crate::lua::{Lua, NativeFunction, Results, Type, UPVALUE, c_text};
 
 /// Installs the replacements in the globals table at `global`.
 pub(super) fn install(lua: Lua<'_>, global: i32) {
@@ -44,11 +44,11 @@ pub(super) fn install(lua: Lua<'_>, global: i32) {
 }
 
 fn originals(lua: Lua<'_>, global: i32) -> Originals {
-    let find = |path: &str| -> Foreign {
+    let find = |path: &str| -> NativeFunction {
         let (table, name) = path.split_once('.').unwrap_or(("_G", path));
         lua.raw_get_field(global, table);
         lua.raw_get_field(-1, name);
-        let function = lua.foreign(-1);
+        let function = lua.native_function(-1);
         lua.pop(2);
         function.unwrap_or_else(|| unreachable!("the standard library has {path}"))
     };
@@ -68,11 +68,11 @@ fn originals(lua: Lua<'_>, global: i32) -> Originals {
 }
 
 /// Continues as a function of the standard library.
-pub(super) fn become_original(lua: Lua<'_>, which: impl Fn(&Originals) -> Foreign) -> Results {
+pub(super) fn tail_call_original(lua: Lua<'_>, which: impl Fn(&Originals) -> NativeFunction) -> Results {
     match &lua.state().originals {
         Some(originals) => {
             let function = which(originals);
-            lua.become_foreign(function)
+            lua.tail_call_native(function)
         }
         None => Ok(0),
     }
@@ -86,7 +86,7 @@ fn get_metatable(lua: Lua<'_>) -> Results {
         }
         return Ok(1);
     }
-    become_original(lua, |originals| originals.get_metatable)
+    tail_call_original(lua, |originals| originals.get_metatable)
 }
 
 /// `setmetatable(table, metatable)`.
@@ -95,13 +95,13 @@ fn set_metatable(lua: Lua<'_>) -> Results {
     if metatable && is_protected(lua, 1) {
         return Err(readonly(lua));
     }
-    become_original(lua, |originals| originals.set_metatable)
+    tail_call_original(lua, |originals| originals.set_metatable)
 }
 
 /// `rawget(table, key)`.
 fn raw_get(lua: Lua<'_>) -> Results {
-    reveal(lua, 1);
-    become_original(lua, |originals| originals.raw_get)
+    unwrap_protected(lua, 1);
+    tail_call_original(lua, |originals| originals.raw_get)
 }
 
 /// `rawset(table, key, value)`.
@@ -109,13 +109,13 @@ fn raw_set(lua: Lua<'_>) -> Results {
     if is_protected(lua, 1) && lua.top() >= 3 {
         return Err(readonly(lua));
     }
-    become_original(lua, |originals| originals.raw_set)
+    tail_call_original(lua, |originals| originals.raw_set)
 }
 
 /// `next(table, key)`.
 fn next(lua: Lua<'_>) -> Results {
-    reveal(lua, 1);
-    become_original(lua, |originals| originals.next)
+    unwrap_protected(lua, 1);
+    tail_call_original(lua, |originals| originals.next)
 }
 
 /// `pairs(table)`; its upvalue is the replacement of `next`.
@@ -132,13 +132,13 @@ fn table_insert(lua: Lua<'_>) -> Results {
     if is_protected(lua, 1) && matches!(lua.top(), 2 | 3) {
         return Err(readonly(lua));
     }
-    become_original(lua, |originals| originals.table_insert)
+    tail_call_original(lua, |originals| originals.table_insert)
 }
 
 /// `table.foreach(table, function)`.
 fn table_foreach(lua: Lua<'_>) -> Results {
-    reveal(lua, 1);
-    become_original(lua, |originals| originals.table_foreach)
+    unwrap_protected(lua, 1);
+    tail_call_original(lua, |originals| originals.table_foreach)
 }
 
 /// `pcall(function, ...)`: for an error table, returns its text, for compatibility with scripts that expect strings.

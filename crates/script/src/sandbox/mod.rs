@@ -55,7 +55,7 @@ pub(crate) fn build(lua: Lua<'_>, kind: Kind, identity: &Identity, settings: &Se
     if kind == Kind::Functions {
         library::install(lua, identity);
     }
-    run::lay_base(lua);
+    run::init_stack_base(lua);
 }
 
 /// Protects all tables among the globals. A table with two names gets only one replacement.
@@ -94,7 +94,7 @@ mod tests {
     use crate::{Kind, Settings};
 
     #[test]
-    fn nothing_outlives_a_script() {
+    fn globals_do_not_outlive_a_script() {
         let mut vm = machine(Kind::Scripts, Settings::default());
         let host = &mut FakeHost::default();
         for script in [
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn deprecated_functions_are_there_if_wanted() {
+    fn deprecated_functions_exist_if_enabled() {
         let mut vm = machine(Kind::Scripts, Settings { insecure_api: true, ..Settings::default() });
         let host = &mut FakeHost::default();
         assert_eq!(run(&mut vm, host, "return getfenv()", &[], &[]), "*0\r\n");
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn precompiled_code_is_refused() {
+    fn bytecode_is_rejected() {
         for script in [
             "return loadstring(string.dump(function() return 1 end))",
             "local code, done = string.dump(function() return 1 end), false
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_that_would_exhaust_the_stack_are_refused() {
+    fn stack_exhausting_patterns_are_rejected() {
         for call in [
             "string.find(text, pattern)",
             "string.match(text, pattern)",

@@ -11,7 +11,7 @@ static MARK: AtomicU8 = AtomicU8::new(0);
 pub(super) const GLOBALS_META: &str = "globals metatable";
 
 /// Pops a table and makes the globals look fields up in it.
-pub(crate) fn look_into(lua: Lua<'_>) {
+pub(crate) fn set_globals_index(lua: Lua<'_>) {
     lua.raw_get_field(REGISTRY, GLOBALS_META);
     lua.insert(-2);
     lua.raw_set_field(-2, "__index");
@@ -34,7 +34,7 @@ pub(crate) fn protect(lua: Lua<'_>, shown: Shown) {
     lua.create_table(0, 3);
     lua.push_value(hidden);
     lua.raw_set_field(-2, "__index");
-    lua.push_function(refuse_store);
+    lua.push_function(reject_store);
     lua.raw_set_field(-2, "__newindex");
     match shown {
         Shown::Nothing => lua.push_boolean(false),
@@ -83,7 +83,7 @@ pub(crate) fn is_protected(lua: Lua<'_>, index: i32) -> bool {
 
 /// If the value at `index`, which must not be relative to the top, is a protected table, replaces it by the hidden
 /// table. Only for functions that do not expose the hidden table to scripts.
-pub(crate) fn reveal(lua: Lua<'_>, index: i32) {
+pub(crate) fn unwrap_protected(lua: Lua<'_>, index: i32) {
     if is_protected(lua, index) {
         lua.metatable(index);
         lua.raw_get_field(-1, "__index");
@@ -101,7 +101,7 @@ pub(crate) fn refuse_missing(lua: Lua<'_>, table: i32) {
 }
 
 /// The function that refuses stores into protected tables.
-fn refuse_store(lua: Lua<'_>) -> Results {
+fn reject_store(lua: Lua<'_>) -> Results {
     Err(lua.error(format_args!("{READONLY}")))
 }
 

@@ -2,9 +2,9 @@
 //! long enough pattern would exhaust the thread's stack.
 
 use crate::lua::shared::Originals;
-use crate::lua::{Foreign, Lua, Results};
+use crate::lua::{Lua, NativeFunction, Results};
 
-use super::builtins::become_original;
+use super::builtins::tail_call_original;
 
 /// Maximum number of such parts in a pattern.
 const CHOICES_MAX: usize = 2_000;
@@ -22,7 +22,7 @@ pub(super) fn install(lua: Lua<'_>) {
 fn find(lua: Lua<'_>) -> Results {
     if lua.boolean(4) {
         // The pattern is plain text, so it needs no check.
-        return become_original(lua, |originals| originals.string_find);
+        return tail_call_original(lua, |originals| originals.string_find);
     }
     checked(lua, |originals| originals.string_find)
 }
@@ -40,11 +40,11 @@ fn gsub(lua: Lua<'_>) -> Results {
 }
 
 /// Continues as a function of the standard library unless the pattern is too complex.
-fn checked(lua: Lua<'_>, which: impl Fn(&Originals) -> Foreign) -> Results {
+fn checked(lua: Lua<'_>, which: impl Fn(&Originals) -> NativeFunction) -> Results {
     if lua.is_string(2) && lua.bytes(2).is_some_and(|pattern| pattern.len() > CHOICES_MAX && is_complex(pattern)) {
         return Err(lua.error(format_args!("pattern too complex")));
     }
-    become_original(lua, which)
+    tail_call_original(lua, which)
 }
 
 fn is_complex(pattern: &[u8]) -> bool {

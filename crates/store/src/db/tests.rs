@@ -28,7 +28,7 @@ fn keyspace() -> &'static Keyspace {
 }
 
 #[test]
-fn an_integer_is_updated_in_its_entry() {
+fn integer_is_updated_in_place() {
     with_db(keyspace(), |db| {
         let key = db.key(b"counter");
         let add = |entry: Option<Entry<'_>>, n| entry.map_or(Some(0), |e| e.str()?.as_int()).map(|old| old + n);
@@ -50,7 +50,7 @@ fn an_integer_is_updated_in_its_entry() {
 }
 
 #[test]
-fn a_large_buffer_is_kept_unless_much_of_it_is_spare() {
+fn large_buffer_is_kept_unless_mostly_spare() {
     with_db(keyspace(), |db| {
         let key = db.key(b"large");
         for (capacity, kept) in [(100_000, true), (109_000, true), (120_000, false)] {
@@ -65,7 +65,7 @@ fn a_large_buffer_is_kept_unless_much_of_it_is_spare() {
 }
 
 #[test]
-fn a_key_lasts_through_the_millisecond_at_which_it_expires() {
+fn key_is_visible_through_its_expiry_millisecond() {
     let keyspace = keyspace();
     let key = keyspace.key(b"k");
     with_db(keyspace, |db| db.set_bytes(key, b"v", Expiry::At(NOW_MS)));
@@ -75,7 +75,7 @@ fn a_key_lasts_through_the_millisecond_at_which_it_expires() {
 }
 
 #[test]
-fn expired_keys_that_are_kept_are_not_seen_until_they_are_overwritten() {
+fn kept_expired_keys_are_hidden_until_overwritten() {
     let keyspace = keyspace();
     let key = keyspace.key(b"k");
     with_db(keyspace, |db| db.set_bytes(key, b"old", Expiry::At(NOW_MS)));
@@ -93,7 +93,7 @@ fn expired_keys_that_are_kept_are_not_seen_until_they_are_overwritten() {
 }
 
 #[test]
-fn the_source_of_an_import_sees_expired_keys() {
+fn import_source_sees_expired_keys() {
     let keyspace = keyspace();
     let key = keyspace.key(b"k");
     with_db_at(keyspace, NOW_MS, WhenExpired::Import, |db| {
@@ -112,7 +112,7 @@ fn the_source_of_an_import_sees_expired_keys() {
 }
 
 #[test]
-fn a_scan_drops_what_has_expired_unless_it_is_kept() {
+fn scan_deletes_expired_unless_kept() {
     let keyspace = keyspace();
     for name in [b"a", b"b", b"c"] {
         with_db(keyspace, |db| db.set_bytes(db.key(name), b"v", Expiry::At(NOW_MS)));
@@ -126,7 +126,7 @@ fn a_scan_drops_what_has_expired_unless_it_is_kept() {
 }
 
 #[test]
-fn a_database_is_left_as_it_was_entered() {
+fn with_database_restores_the_selected_database() {
     with_db(keyspace(), |db| {
         let key = db.key(b"k");
         db.with_database(1, |db| db.set_bytes(key, b"v", Expiry::None));

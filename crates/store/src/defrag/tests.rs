@@ -196,7 +196,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 1 } else { 6 }))]
 
     #[test]
-    fn whatever_is_moved_all_is_as_it_was(
+    fn relocation_preserves_all_values(
         every in 1..5usize, fields_max in prop_oneof![Just(0), Just(100), Just(usize::MAX)]
     ) {
         let keyspace = filled();
@@ -210,7 +210,7 @@ proptest! {
 }
 
 #[test]
-fn keys_may_come_change_and_go_while_a_walk_is_under_way() {
+fn walk_tolerates_concurrent_inserts_updates_and_deletes() {
     let keyspace = filled();
     let mut model = everything(keyspace);
     let work = walk(keyspace, 2, 50, |pass| {
@@ -230,7 +230,7 @@ fn keys_may_come_change_and_go_while_a_walk_is_under_way() {
 }
 
 #[test]
-fn a_partition_that_stays_locked_is_left_alone_in_the_end() {
+fn partition_that_stays_locked_is_skipped() {
     let keyspace = filled();
     let held = keyspace.lock_one(keyspace.address(0, keyspace.key(b"some key")));
     let (mut heap, mut work, mut at) = (Shuffling { every: 1, seen: 0 }, Work::default(), Walk::default());

@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_put_in_and_taken_out_anywhere_behind_the_number() {
+    fn bytes_can_be_inserted_and_removed_anywhere_after_the_number() {
         let mut buffer = Buffer::of_len(PREFIX);
         let mut model: Vec<u8> = Vec::new();
         for step in 0..400usize {

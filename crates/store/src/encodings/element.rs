@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strings_of_every_length_come_back() {
+    fn strings_of_every_length_round_trip() {
         for len in [0, 1, 7, 8, 19, 253, 254, 255, 256, 65535, 65536, 200_000] {
             let bytes: Vec<u8> = (0..len).map(|i| (i % 251) as u8).collect();
             let element = create(&bytes);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_takes_the_size_class_above_its_bytes() {
+    fn member_uses_next_size_class() {
         for (len, size) in [(0, 8), (7, 8), (8, 16), (19, 24), (31, 32), (32, 40), (253, 256), (254, 320)] {
             let element = create(&vec![b'x'; len]);
             // SAFETY: as above.

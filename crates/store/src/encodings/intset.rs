@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_are_those_that_others_read() {
+    fn dump_bytes_match_the_reference() {
         assert_eq!(of(&[]).view().bytes(), [2, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(of(&[5, -2]).view().bytes(), [2, 0, 0, 0, 2, 0, 0, 0, 0xfe, 0xff, 5, 0]);
         assert_eq!(of(&[5, 65535]).view().bytes(), [4, 0, 0, 0, 2, 0, 0, 0, 5, 0, 0, 0, 0xff, 0xff, 0, 0]);
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn the_allocation_is_that_of_its_size_class() {
+    fn allocation_matches_its_size_class() {
         assert_eq!(
             [of(&[]), of(&[1]), of(&[1, 2, 3, 4]), of(&[1, 2, 3, 4, 5])].map(|set| set.memory()),
             [8, 16, 16, 24]
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_from_outside_are_checked() {
+    fn loaded_bytes_are_validated() {
         let good = of(&[-70_000, 3, 70_000]).view().bytes().to_vec();
         assert_eq!(Intset::from_bytes(&good).map(|set| set.view().bytes().to_vec()), Ok(good.clone()));
         for len in 0..good.len() {
@@ -474,7 +474,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn holds_what_a_set_would(steps in prop::collection::vec((any::<bool>(), numbers()), 1..200)) {
+        fn behaves_as_set(steps in prop::collection::vec((any::<bool>(), numbers()), 1..200)) {
             let (mut word, mut model) = (Intset::new().into_word(5), BTreeSet::new());
             for (add, number) in steps {
                 // SAFETY: the word owns its intset.
@@ -496,7 +496,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_break_it(
+        fn arbitrary_bytes_are_safe(
             bytes in prop::collection::vec(prop_oneof![Just(0u8), Just(2), Just(4), any::<u8>()], 0..40)
         ) {
             if let Ok(view) = View::check(&bytes) {

@@ -240,7 +240,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn known_streams_are_understood() {
+    fn known_compressed_streams_decompress() {
         assert_eq!(decompress(&[4, b'h', b'e', b'l', b'l', b'o'], 5).unwrap(), b"hello");
         // One byte, then a repetition of it: 3 bytes from one back.
         assert_eq!(decompress(&[0, b'a', 1 << 5, 0], 4).unwrap(), b"aaaa");
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_add_up_is_refused() {
+    fn inconsistent_lengths_are_rejected() {
         for (input, len) in [
             (&[4, b'h', b'e'][..], 5),
             (&[0, b'a', 1 << 5], 4),
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_repeats_gets_much_shorter_and_what_does_not_is_left() {
+    fn repetitive_input_shrinks_and_random_input_is_kept() {
         assert!(compress(&[b'x'; 8192]).unwrap().len() < 120);
         let distinct: Vec<u8> = (0..=255).collect();
         assert_eq!(compress(&distinct), None);
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_input_is_compressed_as_well_as_a_small_one() {
+    fn large_input_compresses_as_well_as_small() {
         // Words in an order without a pattern, more than the table's positions can distinguish.
         let mut state = 1u32;
         let mut words = Vec::new();
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_far_back_is_not_repeated() {
+    fn matches_beyond_the_window_are_not_compressed() {
         // The same bytes at distances around the maximum, and around those where positions are equal modulo 2^16.
         for distance in [DISTANCE_MAX - 1, DISTANCE_MAX, DISTANCE_MAX + 1, 65535, 65536, 65537, 131_072] {
             let mut input: Vec<u8> = (0..distance as u32 / 4 + 1).flat_map(|i| i.to_be_bytes()).collect();
@@ -322,7 +322,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_compressed_comes_back(input in inputs()) {
+        fn compression_round_trips(input in inputs()) {
             if let Some(compressed) = compress(&input) {
                 prop_assert!(compressed.len() < input.len());
                 prop_assert_eq!(decompress(&compressed, input.len()), Ok(input));
@@ -330,7 +330,7 @@ mod tests {
         }
 
         #[test]
-        fn a_vector_may_be_used_again(inputs in vec(inputs(), 1..4)) {
+        fn output_vector_can_be_reused(inputs in vec(inputs(), 1..4)) {
             let mut used = std::vec![0xAB; 100];
             for input in inputs {
                 let len = compress_into(&input, &mut used);
@@ -339,7 +339,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_may_be_decompressed(input in vec(any::<u8>(), 0..200), len in 0usize..3000) {
+        fn decompression_of_arbitrary_bytes_is_safe(input in vec(any::<u8>(), 0..200), len in 0usize..3000) {
             if let Ok(output) = decompress(&input, len) {
                 prop_assert_eq!(output.len(), len);
             }

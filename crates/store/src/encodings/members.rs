@@ -519,7 +519,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 1 } else { 60 }))]
 
         #[test]
-        fn holds_what_a_map_would(steps in prop::collection::vec(step(), 1..200)) {
+        fn behaves_as_map(steps in prop::collection::vec(step(), 1..200)) {
             let (mut members, mut model) = (Names::new(), HashMap::<Vec<u8>, bool>::new());
             for step in steps {
                 match step {
@@ -550,7 +550,7 @@ mod tests {
         }
 
         #[test]
-        fn a_scan_lists_all_that_stay_while_others_come_and_go(
+        fn scan_lists_all_stable_elements_during_changes(
             stable in 1..600u32,
             at_start in 0..6000u32,
             count in 1..50usize,
@@ -585,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gathered_is_what_was_added_and_twice_the_same_is_noticed() {
+    fn gathering_collects_added_fields_and_detects_duplicates() {
         let gather = |count: u32, claimed: usize, again: Option<u32>| {
             let mut gathering = Gathering::<Plain>::new(claimed);
             // SAFETY: new elements, whose ownership is passed.
@@ -613,7 +613,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scan_at_rest_lists_each_once_about_as_many_as_asked_for() {
+    fn scan_without_changes_lists_each_element_once_near_the_count() {
         let mut members = Names::new();
         assert_eq!(members.scan_some(0, 10, |_| panic!("nothing is there")), 0);
         (0..5000).for_each(|n| assert!(add(&mut members, &numbered(n), n % 7 == 0)));
@@ -635,7 +635,7 @@ mod tests {
     }
 
     #[test]
-    fn any_cursor_from_outside_is_taken() {
+    fn arbitrary_cursors_are_accepted() {
         let mut members = Names::new();
         (0..3000).for_each(|n| assert!(add(&mut members, &numbered(n), false)));
         for cursor in [1, 2, 12345, (1 << 48) - 1, 1 << 48, u64::MAX, u64::MAX >> 1, 0x1234_5678_9abc_def0] {

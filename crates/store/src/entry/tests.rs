@@ -13,7 +13,7 @@ fn with<T>(key: &[u8], content: Content<'_>, expiry: Option<i64>, look: impl FnO
 }
 
 #[test]
-fn common_sizes_land_in_their_classes() {
+fn common_sizes_map_to_their_classes() {
     let (key, ten, hundred) = ([b'k'; 16], [b'v'; 10], [b'v'; 100]);
     let later = Some(1_800_000_000_000);
     assert_eq!(with(&key, Content::Bytes(&ten), None, |e, _| e.memory(0)), 32);
@@ -33,7 +33,7 @@ fn integers_are_recognised_strictly() {
 }
 
 #[test]
-fn the_clock_can_be_set_alone() {
+fn clock_can_be_set_separately() {
     with(b"key", Content::Bytes(b"value"), None, |entry, pointer| {
         assert_eq!(entry.clock(), 0x00ab_cdef);
         // SAFETY: no other thread uses it.
@@ -59,7 +59,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 10 } else { 256 }))]
 
     #[test]
-    fn what_is_built_reads_back(
+    fn built_entries_round_trip(
         key in proptest::collection::vec(any::<u8>(), 0..600),
         values in proptest::collection::vec((contents(), expiries()), 1..6),
     ) {

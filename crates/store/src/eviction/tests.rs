@@ -92,7 +92,7 @@ fn candidate(rank: u64, hash: u64) -> Candidate {
 }
 
 #[test]
-fn a_pool_keeps_the_best_and_gives_the_best_first() {
+fn pool_keeps_best_candidates_and_returns_best_first() {
     let mut pool = Pool::default();
     for rank in [5, 1, 9, 3, 7].into_iter().chain(10..30) {
         pool.offer(candidate(rank, rank));
@@ -104,7 +104,7 @@ fn a_pool_keeps_the_best_and_gives_the_best_first() {
 }
 
 #[test]
-fn a_pool_knows_each_key_once_and_by_its_latest_rank() {
+fn pool_holds_each_key_once_with_latest_rank() {
     let mut pool = Pool::default();
     [candidate(5, 1), candidate(8, 2), candidate(9, 1)].into_iter().for_each(|one| pool.offer(one));
     assert_eq!(pool.take_best(), Some(candidate(9, 1)));
@@ -113,7 +113,7 @@ fn a_pool_knows_each_key_once_and_by_its_latest_rank() {
 }
 
 #[test]
-fn equals_leave_a_pool_in_the_order_in_which_they_came() {
+fn equal_candidates_leave_the_pool_in_arrival_order() {
     let mut pool = Pool::default();
     (0..20).for_each(|hash| pool.offer(candidate(4, hash)));
     assert_eq!(pool.take_best(), Some(candidate(4, 0)));
@@ -121,7 +121,7 @@ fn equals_leave_a_pool_in_the_order_in_which_they_came() {
 }
 
 #[test]
-fn what_was_used_least_goes_and_what_was_used_most_stays() {
+fn least_used_keys_are_evicted_and_most_used_stay() {
     for (order, good, bad) in [(Order::LeastRecent, 1, 200), (Order::LeastFrequent, 200, 1)] {
         let mut bench = Bench::new(Scope::All, order);
         for n in 0..500 {
@@ -136,7 +136,7 @@ fn what_was_used_least_goes_and_what_was_used_most_stays() {
 }
 
 #[test]
-fn keys_that_expire_soonest_go_first() {
+fn keys_that_expire_soonest_are_evicted_first() {
     let mut bench = Bench::new(Scope::Volatile, Order::SoonestToExpire);
     for n in 0..400 {
         bench.set(0, &n.to_string(), Expiry::At(NOW_MS + 1000 * (n + 1)), 0);
@@ -148,7 +148,7 @@ fn keys_that_expire_soonest_go_first() {
 }
 
 #[test]
-fn only_volatile_keys_go_where_only_those_may_however_few_they_are() {
+fn volatile_policies_evict_only_volatile_keys() {
     for order in [Order::LeastRecent, Order::LeastFrequent, Order::SoonestToExpire, Order::Random] {
         let mut bench = Bench::new(Scope::Volatile, order);
         for n in 0..3000 {
@@ -162,7 +162,7 @@ fn only_volatile_keys_go_where_only_those_may_however_few_they_are() {
 }
 
 #[test]
-fn random_eviction_takes_old_and_new_alike_from_all_databases() {
+fn random_eviction_is_uniform_over_age_and_databases() {
     let mut bench = Bench::new(Scope::All, Order::Random);
     for n in 0..600 {
         bench.set(n % 3, &n.to_string(), Expiry::None, (n % 250) as u8);
@@ -176,7 +176,7 @@ fn random_eviction_takes_old_and_new_alike_from_all_databases() {
 }
 
 #[test]
-fn everything_goes_in_the_end_and_then_there_is_nothing() {
+fn repeated_eviction_empties_the_keyspace() {
     for (scope, expiry) in [(Scope::All, Expiry::None), (Scope::Volatile, Expiry::At(NOW_MS + 1000))] {
         let mut bench = Bench::new(scope, Order::LeastRecent);
         assert!(!bench.evict());
@@ -189,7 +189,7 @@ fn everything_goes_in_the_end_and_then_there_is_nothing() {
 }
 
 #[test]
-fn a_partition_whose_last_key_is_evicted_frees_its_table() {
+fn evicting_the_last_key_frees_the_table() {
     let mut bench = Bench::new(Scope::All, Order::LeastRecent);
     (0..200).for_each(|n| bench.set(1, &n.to_string(), Expiry::None, 1));
     assert!(bench.table_bytes() > 0);
@@ -198,7 +198,7 @@ fn a_partition_whose_last_key_is_evicted_frees_its_table() {
 }
 
 #[test]
-fn tables_that_commands_emptied_are_freed_when_no_key_may_go() {
+fn eviction_frees_empty_tables_when_no_key_is_evictable() {
     let mut bench = Bench::new(Scope::Volatile, Order::Random);
     bench.set(0, "lasting", Expiry::None, 1);
     let one = bench.table_bytes();
@@ -211,7 +211,7 @@ fn tables_that_commands_emptied_are_freed_when_no_key_may_go() {
 }
 
 #[test]
-fn a_candidate_that_was_used_meanwhile_is_spared() {
+fn recently_used_candidate_is_not_evicted() {
     let mut bench = Bench::new(Scope::All, Order::LeastRecent);
     (0..40).for_each(|n| bench.set(0, &format!("cold-{n}"), Expiry::None, 100));
     bench.set(0, "hot", Expiry::None, 200);

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_is_read_while_more_is_written() {
+    fn followers_read_while_records_are_appended() {
         let mut writer = BlockWriter::new(100, BLOCK_BYTES, &Arc::default());
         let block = writer.block().clone();
         let reader = std::thread::spawn(move || {
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_block_takes_nothing() {
+    fn full_block_rejects_elements() {
         let mut writer = BlockWriter::new(0, BLOCK_BYTES, &Arc::default());
         assert_eq!(writer.append(&vec![7; BLOCK_BYTES - 1]), BLOCK_BYTES - 1);
         assert_eq!((writer.append(b"xy"), writer.append(b"y")), (1, 0));

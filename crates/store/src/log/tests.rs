@@ -14,7 +14,7 @@ fn append(log: &WriteLog, database: usize, records: &[Vec<u8>]) {
 }
 
 #[test]
-fn a_follower_reads_what_comes_after_it_began() {
+fn follower_reads_records_appended_after_it_started() {
     let log = WriteLog::default();
     append(&log, 0, &[record(&["SET", "before", "1"])]);
     assert_eq!(log.offset(), 0);
@@ -38,7 +38,7 @@ fn a_follower_reads_what_comes_after_it_began() {
 }
 
 #[test]
-fn records_of_any_size_are_read_as_they_were_written_and_then_dropped() {
+fn records_of_any_size_round_trip_and_are_released() {
     let log = WriteLog::default();
     let mut follower = log.follow(Audience::All);
     let mut expected = record(&["SELECT", "0"]);
@@ -57,7 +57,7 @@ fn records_of_any_size_are_read_as_they_were_written_and_then_dropped() {
 }
 
 #[test]
-fn asides_are_left_out_for_those_who_want_data_only() {
+fn data_only_followers_skip_replica_only_records() {
     let log = WriteLog::default();
     let (mut all, mut data) = (log.follow(Audience::All), log.follow(Audience::DataOnly));
     let (set, publish, ping) = (record(&["SET", "a", "1"]), record(&["PUBLISH", "c", "m"]), record(&["PING"]));
@@ -75,7 +75,7 @@ fn asides_are_left_out_for_those_who_want_data_only() {
 }
 
 #[test]
-fn the_backlog_is_there_for_those_who_come_back() {
+fn backlog_serves_reconnecting_followers() {
     let log = WriteLog::default();
     assert!(log.follow_from(0, Audience::All).is_none(), "nothing is kept");
     log.keep_backlog(100_000);
@@ -96,7 +96,7 @@ fn the_backlog_is_there_for_those_who_come_back() {
 }
 
 #[test]
-fn what_followers_have_not_done_with_is_memory_beyond_the_backlog() {
+fn unread_records_count_as_memory_beyond_the_backlog() {
     let log = WriteLog::default();
     assert_eq!(log.excess(), 0);
     log.keep_backlog(BLOCK_BYTES as u64);
@@ -115,7 +115,7 @@ fn what_followers_have_not_done_with_is_memory_beyond_the_backlog() {
 }
 
 #[test]
-fn another_history_cuts_followers_off() {
+fn new_history_disconnects_followers() {
     let log = WriteLog::default();
     let mut follower = log.follow(Audience::All);
     append(&log, 0, &[record(&["SET", "a", "1"])]);
@@ -130,7 +130,7 @@ fn another_history_cuts_followers_off() {
 }
 
 #[test]
-fn nobody_follows_when_the_last_follower_is_gone() {
+fn log_is_inactive_without_followers() {
     let log = WriteLog::default();
     let (one, two) = (log.follow(Audience::All), log.follow(Audience::All));
     drop(one);
@@ -140,7 +140,7 @@ fn nobody_follows_when_the_last_follower_is_gone() {
 }
 
 #[test]
-fn insets_are_for_those_alone_who_want_data_only() {
+fn aof_only_records_reach_only_data_only_followers() {
     let log = WriteLog::default();
     log.keep_backlog(1000);
     let (set, file) = (record(&["SET", "a", "1"]), record(&["SET", "file", "1"]));

@@ -56,7 +56,7 @@ fn expected(numbers: &[usize], keys: usize) -> BTreeMap<(usize, Vec<u8>), Vec<u8
 }
 
 #[test]
-fn a_snapshot_is_of_one_moment_whatever_is_written_meanwhile() {
+fn snapshot_is_consistent_under_concurrent_writes() {
     const KEYS: usize = 3000;
     let keyspace = Keyspace::leak(3, 4, KeyHasher::with_secret(1, 2));
     let participant = keyspace.global_lock.join().expect("room");
@@ -98,7 +98,7 @@ fn a_snapshot_is_of_one_moment_whatever_is_written_meanwhile() {
 }
 
 #[test]
-fn a_cancelled_snapshot_leaves_nothing_behind() {
+fn cancelled_snapshot_leaves_no_state() {
     let keyspace = Keyspace::leak(1, 4, KeyHasher::with_secret(1, 2));
     let participant = keyspace.global_lock.join().expect("room");
     with_db(keyspace, 0, |db| (0..500).for_each(|n| set(db, n, &format!("old {n}"))));

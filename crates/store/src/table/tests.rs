@@ -58,7 +58,7 @@ impl Numbers {
 }
 
 #[test]
-fn a_table_is_gone_through_once_however_it_changes() {
+fn relocation_visits_each_element_once_during_changes() {
     let count = if cfg!(miri) { 4000 } else { 32_000 };
     for round in 0..4 {
         let mut numbers = Numbers::new();
@@ -110,7 +110,7 @@ fn free(pointer: Pointer) {
 const MANY: u64 = if cfg!(miri) { 1500 } else { 100_000 };
 
 #[test]
-fn finds_everything_inserted_and_nothing_else() {
+fn finds_exactly_the_inserted_elements() {
     let mut numbers = Numbers::new();
     for n in 0..MANY {
         numbers.insert(n);
@@ -121,7 +121,7 @@ fn finds_everything_inserted_and_nothing_else() {
 }
 
 #[test]
-fn gives_memory_back_when_emptied() {
+fn emptied_table_releases_memory() {
     let mut numbers = Numbers::new();
     (0..MANY).for_each(|n| numbers.insert(n));
     let full = numbers.table.memory();
@@ -176,7 +176,7 @@ fn keeps_its_invariants_through_random_changes() {
 }
 
 #[test]
-fn a_scan_visits_everything_that_stays_across_resizes() {
+fn scan_visits_all_stable_elements_across_resizes() {
     for direction in [true, false] {
         let (mut numbers, mut seen) = (Numbers::new(), HashMap::<u64, u32>::new());
         let stable = MANY / 50;
@@ -207,7 +207,7 @@ fn a_scan_visits_everything_that_stays_across_resizes() {
 }
 
 #[test]
-fn a_scan_of_a_table_at_rest_visits_each_once() {
+fn scan_without_changes_visits_each_element_once() {
     let mut numbers = Numbers::new();
     (0..MANY / 10).for_each(|n| numbers.insert(n));
     let (mut seen, mut position) = (HashMap::<u64, u32>::new(), Some(0));
@@ -233,7 +233,7 @@ fn check_fairness(numbers: &Numbers, count: u64, draws_each: u32) {
 }
 
 #[test]
-fn random_elements_are_chosen_fairly() {
+fn random_elements_are_uniform() {
     let mut numbers = Numbers::new();
     assert!(numbers.table.random(|| 0).is_none());
     (0..100).for_each(|n| numbers.insert(n));
@@ -248,7 +248,7 @@ fn random_elements_are_chosen_fairly() {
 }
 
 #[test]
-fn an_iteration_yields_each_element_once() {
+fn iteration_yields_each_element_once() {
     let mut numbers = Numbers::new();
     assert_eq!(numbers.table.iter().count(), 0);
     for count in [1, 8, 9, 100, MANY / 10] {
@@ -259,7 +259,7 @@ fn an_iteration_yields_each_element_once() {
 }
 
 #[test]
-fn a_copy_holds_copies_in_the_same_places() {
+fn copy_has_elements_in_the_same_positions() {
     let mut numbers = Numbers::new();
     (0..MANY / 10).for_each(|n| numbers.insert(n));
     let copy = |pointer| NonNull::from(Box::leak(Box::new(value(pointer)))).cast();
@@ -273,14 +273,14 @@ fn a_copy_holds_copies_in_the_same_places() {
 }
 
 #[test]
-fn a_table_of_few_is_small() {
+fn small_table_uses_little_memory() {
     let mut numbers = Numbers::new();
     (0..8).for_each(|n| numbers.insert(n));
     assert!(numbers.table.memory() <= 64 + size_of::<Segment>() + 4);
 }
 
 #[test]
-fn slots_with_a_tag_are_told_whatever_the_rest_of_their_words() {
+fn tag_match_finds_slots_regardless_of_other_bits() {
     let mut seed = 1;
     let mut next = || random(&mut seed);
     for _ in 0..2_000 {

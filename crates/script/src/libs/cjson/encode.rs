@@ -47,7 +47,7 @@ fn write_value(lua: Lua<'_>, config: &Config, text: &mut Vec<u8>, levels: &mut V
             if depth > config.encode_max_depth as usize || !lua.check_stack(3) {
                 return Err(lua.error(format_args!("Cannot serialise, excessive nesting ({depth})")));
             }
-            protect::reveal(lua, lua.top());
+            protect::unwrap_protected(lua, lua.top());
             let len = array_len(lua, config)?;
             let keyed = len == 0;
             if keyed {
@@ -57,7 +57,7 @@ fn write_value(lua: Lua<'_>, config: &Config, text: &mut Vec<u8>, levels: &mut V
             levels.push(Level { keyed, done: 0, len });
             return Ok(());
         }
-        _ => return Err(refuse(lua, -1, "type not supported")),
+        _ => return Err(encode_error(lua, -1, "type not supported")),
     }
     lua.pop(1);
     Ok(())
@@ -95,7 +95,7 @@ fn write_key(lua: Lua<'_>, config: &Config, text: &mut Vec<u8>) -> Result<(), Ra
             write_checked_number(lua, config, text, -2)?;
             text.push(b'"');
         }
-        _ => return Err(refuse(lua, -2, "table key must be a number or string")),
+        _ => return Err(encode_error(lua, -2, "table key must be a number or string")),
     }
     Ok(())
 }
@@ -120,7 +120,7 @@ fn array_len(lua: Lua<'_>, config: &Config) -> Result<usize, Raise> {
     let bound = i64::from(items) * i64::from(config.encode_sparse_ratio);
     let sparse = config.encode_sparse_ratio > 0 && i64::from(max) > bound && max > config.encode_sparse_safe;
     if sparse && !config.encode_sparse_convert {
-        return Err(refuse(lua, -1, "excessively sparse array"));
+        return Err(encode_error(lua, -1, "excessively sparse array"));
     }
     Ok(if sparse { 0 } else { usize::try_from(max).unwrap_or(0) })
 }
@@ -132,7 +132,7 @@ fn write_checked_number(lua: Lua<'_>, config: &Config, text: &mut Vec<u8>, index
         return Ok(());
     }
     match config.encode_invalid_numbers {
-        InvalidNumbers::Off => return Err(refuse(lua, index, "must not be NaN or Inf")),
+        InvalidNumbers::Off => return Err(encode_error(lua, index, "must not be NaN or Inf")),
         InvalidNumbers::Null => text.extend_from_slice(b"null"),
         InvalidNumbers::On if n.is_nan() => text.extend_from_slice(b"nan"),
         InvalidNumbers::On => text.extend_from_slice(if n < 0.0 { b"-inf" } else { b"inf" }),
@@ -142,7 +142,7 @@ fn write_checked_number(lua: Lua<'_>, config: &Config, text: &mut Vec<u8>, index
 
 /// The error for the value at `index`.
 #[cold]
-fn refuse(lua: Lua<'_>, index: i32, reason: &str) -> Raise {
+fn encode_error(lua: Lua<'_>, index: i32, reason: &str) -> Raise {
     lua.error(format_args!("Cannot serialise {}: {reason}", lua.type_name(index)))
 }
 

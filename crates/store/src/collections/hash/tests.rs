@@ -108,7 +108,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 150 }))]
 
     #[test]
-    fn does_what_a_map_would(steps in prop::collection::vec(step(), 1..120), wide in any::<bool>()) {
+    fn behaves_as_map(steps in prop::collection::vec(step(), 1..120), wide in any::<bool>()) {
         let (mut hash, mut model) = (Hash::new(), Model::default());
         let limits = if wide { WIDE_LIMITS } else { LIMITS };
         for number in (0..if wide { 60 } else { 0 }).step_by(2) {
@@ -197,7 +197,7 @@ proptest! {
 }
 
 #[test]
-fn becomes_a_table_at_the_limits() {
+fn converts_to_table_at_the_limits() {
     let add = |hash: &mut Hash, name: &[u8], value: &[u8]| hash.set(name, value, Expiry::None, clock(), LIMITS);
     let mut hash = Hash::new();
     (0..12).for_each(|number| assert_eq!(add(&mut hash, &name(number), b"v"), Stored::Added));
@@ -217,7 +217,7 @@ fn becomes_a_table_at_the_limits() {
 }
 
 #[test]
-fn becomes_a_table_only_when_an_expiry_is_set() {
+fn converts_to_table_only_when_an_expiry_is_set() {
     let mut hash = Hash::new();
     hash.set(b"a", b"1", Expiry::Keep, clock(), LIMITS);
     hash.set(b"b", b"2", Expiry::None, clock(), LIMITS);
@@ -232,7 +232,7 @@ fn becomes_a_table_only_when_an_expiry_is_set() {
 }
 
 #[test]
-fn a_field_is_seen_through_the_millisecond_at_which_it_expires() {
+fn field_is_visible_through_its_expiry_millisecond() {
     let mut hash = Hash::new();
     hash.set(b"f", b"v", Expiry::At(NOW_MS), FieldClock::ALL, LIMITS);
     let at = |now_ms| FieldClock::new(now_ms, true, true);
@@ -250,7 +250,7 @@ fn a_field_is_seen_through_the_millisecond_at_which_it_expires() {
 }
 
 #[test]
-fn a_large_hash_takes_a_small_allocation_and_a_word_for_each_field() {
+fn large_hash_uses_one_small_allocation_and_one_word_per_field() {
     let mut hash = Hash::new();
     for number in 0..100_000 {
         let name = format!("field:{number:012}");
@@ -263,7 +263,7 @@ fn a_large_hash_takes_a_small_allocation_and_a_word_for_each_field() {
 }
 
 #[test]
-fn a_value_of_the_same_class_is_overwritten_in_place() {
+fn value_of_same_size_class_is_overwritten_in_place() {
     let mut hash = Hash::new();
     hash.set(&[b'f'; 30], b"any value", Expiry::None, clock(), LIMITS);
     let address = |hash: &Hash| {
@@ -279,7 +279,7 @@ fn a_value_of_the_same_class_is_overwritten_in_place() {
 }
 
 #[test]
-fn a_futile_round_puts_off_the_next() {
+fn futile_round_delays_the_next() {
     let mut hash = Hash::new();
     for number in 0..6400 {
         hash.set(&name(number), b"v", Expiry::At(NOW_MS + i64::from(number)), clock(), LIMITS);
@@ -293,7 +293,7 @@ fn a_futile_round_puts_off_the_next() {
 }
 
 #[test]
-fn a_longer_listpack_is_kept_in_pieces_that_nobody_sees() {
+fn long_listpack_is_split_transparently() {
     let mut hash = Hash::new();
     let mut pack = Listpack::new();
     for number in 0..90u16 {
@@ -314,7 +314,7 @@ fn a_longer_listpack_is_kept_in_pieces_that_nobody_sees() {
 }
 
 #[test]
-fn a_listpack_from_outside_must_hold_each_field_once() {
+fn loaded_listpack_with_duplicate_field_is_rejected() {
     let pack = |words: &[&[u8]]| {
         let mut pack = Listpack::new();
         words.iter().for_each(|word| pack.push_back(word));

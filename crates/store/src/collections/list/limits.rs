@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn other_sizes_are_counts_within_reason() {
+    fn positive_sizes_are_element_counts() {
         assert!(!limits(3).exceeded(8192, 3) && limits(3).exceeded(8193, 3) && limits(3).exceeded(8, 4));
         assert!(!limits(0).exceeded(8, 1) && limits(0).exceeded(8, 2));
         assert!(limits(4).far_from_exceeded(1 << 20, 2) && !limits(4).far_from_exceeded(8, 3));

@@ -38,7 +38,7 @@ fn counts(list: &List) -> Vec<usize> {
 }
 
 #[test]
-fn a_list_grows_and_shrinks_between_its_encodings() {
+fn list_converts_between_encodings_as_it_grows_and_shrinks() {
     let limits = counted(4);
     let mut list = filled(0..4, limits);
     assert_eq!(list.encoding(), "listpack");
@@ -52,7 +52,7 @@ fn a_list_grows_and_shrinks_between_its_encodings() {
 }
 
 #[test]
-fn several_elements_are_counted_before_they_are_added() {
+fn batch_size_is_considered_before_adding() {
     let mut list = List::new();
     let elements = [&[b'x'; 3000][..]; 3];
     list.extend(Side::Tail, elements.into_iter(), BYTES);
@@ -60,7 +60,7 @@ fn several_elements_are_counted_before_they_are_added() {
 }
 
 #[test]
-fn a_large_element_has_a_block_of_its_own() {
+fn large_element_gets_its_own_block() {
     let mut list = filled(0..3, BYTES);
     let large = vec![b'x'; 8193];
     list.insert(b"1", Side::Tail, &large, BYTES);
@@ -74,7 +74,7 @@ fn a_large_element_has_a_block_of_its_own() {
 }
 
 #[test]
-fn a_full_block_is_split_where_something_is_inserted_and_neighbours_are_merged() {
+fn insertion_splits_full_block_and_merges_neighbours() {
     let limits = counted(4);
     let mut list = filled(0..12, limits);
     assert_eq!(counts(&list), [4, 4, 4]);
@@ -127,7 +127,7 @@ fn ranges_and_indices_count_from_both_ends() {
 }
 
 #[test]
-fn short_elements_take_little_more_than_their_bytes() {
+fn short_elements_have_little_overhead() {
     let mut list = List::new();
     for _ in 0..100_000 {
         list.push(Side::Tail, b"0123456789", BYTES);
@@ -137,7 +137,7 @@ fn short_elements_take_little_more_than_their_bytes() {
 }
 
 #[test]
-fn what_is_pushed_to_the_head_of_a_long_list_moves_nothing() {
+fn head_push_to_a_long_list_moves_nothing() {
     let mut list = filled(0..20_000, BYTES);
     let last_of_first_block = |list: &List| match list.blocks().and_then(|(mut blocks, _)| blocks.next()) {
         Some(BlockView::Packed(view)) => view.bytes().as_ptr_range().end,
@@ -163,7 +163,7 @@ fn what_is_pushed_to_the_head_of_a_long_list_moves_nothing() {
 }
 
 #[test]
-fn pushing_to_the_head_fills_blocks_as_pushing_to_the_tail_does() {
+fn head_and_tail_pushes_fill_blocks_equally() {
     let (mut head, mut tail) = (List::new(), List::new());
     for _ in 0..50_000 {
         head.push(Side::Head, b"0123456789", BYTES);
@@ -176,7 +176,7 @@ fn pushing_to_the_head_fills_blocks_as_pushing_to_the_tail_does() {
 }
 
 #[test]
-fn a_saved_list_is_built_again() {
+fn saved_list_can_be_rebuilt() {
     for limits in [counted(3), BYTES] {
         for len in [1, 3, 4, 10] {
             let list = filled(0..len, limits);
@@ -377,7 +377,7 @@ fn assert_sound(list: &List) {
 
 proptest! {
     #[test]
-    fn it_does_what_a_vector_does(mut limits in limits(), long in any::<bool>(), all in vec(steps(), 1..120)) {
+    fn behaves_as_vector(mut limits in limits(), long in any::<bool>(), all in vec(steps(), 1..120)) {
         let (mut list, mut model) = (List::new(), Model::new());
         // Enough blocks that the first one gets spare room at its front.
         for number in 0..if long { 10 } else { 0 } {

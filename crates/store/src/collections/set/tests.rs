@@ -32,7 +32,7 @@ fn random() -> impl FnMut() -> u64 {
 }
 
 #[test]
-fn the_first_member_and_the_number_to_come_decide_the_form() {
+fn first_member_and_size_hint_determine_encoding() {
     let form = |member: &str, coming| Set::for_first(member.as_bytes(), coming, &LIMITS).encoding();
     assert_eq!((form("1", 20), form("1", 21)), ("intset", "hashtable"));
     assert_eq!((form("a", 12), form("a", 13)), ("listpack", "hashtable"));
@@ -40,7 +40,7 @@ fn the_first_member_and_the_number_to_come_decide_the_form() {
 }
 
 #[test]
-fn each_form_ends_at_its_limit() {
+fn each_encoding_respects_its_limit() {
     let numbers: Vec<String> = (0..30).map(|n| n.to_string()).collect();
     let words: Vec<String> = (0..30).map(|n| format!("w{n}")).collect();
     let form_of = |members: &[String], count: usize| {
@@ -56,7 +56,7 @@ fn each_form_ends_at_its_limit() {
 }
 
 #[test]
-fn integers_and_a_word_become_a_listpack_if_they_all_fit() {
+fn adding_a_string_converts_intset_to_listpack_if_it_fits() {
     let with_word = |count: i64, step: i64, word: &str| {
         let mut set = Set::of_integers();
         (0..count).for_each(|n| assert!(set.insert((n * step).to_string().as_bytes(), &LIMITS)));
@@ -70,7 +70,7 @@ fn integers_and_a_word_become_a_listpack_if_they_all_fit() {
 }
 
 #[test]
-fn many_to_come_make_a_table_at_once() {
+fn size_hint_above_the_limit_creates_a_table() {
     let mut set = of(&["1"], &LIMITS);
     set.expect(20, &LIMITS);
     assert_eq!(set.encoding(), "intset");
@@ -82,7 +82,7 @@ fn many_to_come_make_a_table_at_once() {
 }
 
 #[test]
-fn integers_alone_may_go_back_to_an_intset() {
+fn only_integer_sets_convert_back_to_intset() {
     let mut set = of(&["1", "w"], &LIMITS);
     set.narrow(&LIMITS);
     assert_eq!(set.encoding(), "listpack");
@@ -112,7 +112,7 @@ fn of_each_form() -> [Set; 3] {
 }
 
 #[test]
-fn members_are_chosen_fairly_in_every_form() {
+fn random_members_are_uniform_in_every_encoding() {
     let mut random = random();
     for set in of_each_form() {
         let mut hits = std::collections::HashMap::<Vec<u8>, u32>::new();
@@ -153,7 +153,7 @@ fn popping_takes_every_member_once() {
 }
 
 #[test]
-fn a_copy_has_the_form_of_its_original() {
+fn copy_keeps_the_encoding() {
     for set in of_each_form() {
         let copy = set.clone();
         assert_eq!((copy.encoding(), listed(&copy)), (set.encoding(), listed(&set)));
@@ -162,7 +162,7 @@ fn a_copy_has_the_form_of_its_original() {
 }
 
 #[test]
-fn compact_forms_are_scanned_at_once_and_tables_in_parts() {
+fn scan_returns_compact_encodings_at_once_and_tables_in_parts() {
     for set in of_each_form() {
         let (mut cursor, mut calls, mut seen) = (0, 0, BTreeSet::new());
         loop {
@@ -190,7 +190,7 @@ fn members() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn holds_what_a_set_would(
+    fn behaves_as_set(
         entries in 0..40usize,
         integers in any::<bool>(),
         steps in prop::collection::vec((0..5u8, members()), 1..150),

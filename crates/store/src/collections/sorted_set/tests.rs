@@ -166,17 +166,17 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 1 } else { 40 }, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_sorted_set_is_an_ordered_map_across_its_conversion(steps in prop::collection::vec(step(), 1..200)) {
+    fn sorted_set_behaves_as_ordered_map_across_conversion(steps in prop::collection::vec(step(), 1..200)) {
         run(steps, LIMITS);
     }
 
     #[test]
-    fn a_small_one_is_too(steps in prop::collection::vec(step(), 1..100)) {
+    fn small_sorted_set_behaves_as_ordered_map(steps in prop::collection::vec(step(), 1..100)) {
         run(steps, SMALL_ONLY);
     }
 
     #[test]
-    fn a_builder_makes_what_insertions_would(pairs in prop::collection::vec((0..60u32, -500..500i32), 0..60)) {
+    fn builder_equals_individual_insertions(pairs in prop::collection::vec((0..60u32, -500..500i32), 0..60)) {
         let (mut builder, mut model) = (Builder::new(), SortedSet::new());
         for (n, s) in pairs {
             builder.update(&member(n), |_| score(s));
@@ -218,7 +218,7 @@ proptest! {
 }
 
 #[test]
-fn scores_of_small_ones_stand_as_integers_or_shortest_text() {
+fn small_sets_store_scores_as_integers_or_shortest_text() {
     let mut set = SortedSet::new();
     for (number, score) in [-0.0, 1.0, 0.1, 1e17, 5e18, f64::INFINITY].into_iter().enumerate() {
         set.insert(number.to_string().as_bytes(), score, SMALL_ONLY);
@@ -237,7 +237,7 @@ fn scores_of_small_ones_stand_as_integers_or_shortest_text() {
 }
 
 #[test]
-fn listpacks_from_outside_are_checked() {
+fn loaded_listpacks_are_validated() {
     let listpack = |words: &[&str]| {
         let mut listpack = Listpack::new();
         words.iter().for_each(|word| listpack.push_back(word.as_bytes()));
@@ -259,7 +259,7 @@ fn listpacks_from_outside_are_checked() {
 }
 
 #[test]
-fn large_ones_take_little_memory() {
+fn large_sets_use_little_memory() {
     let mut set = SortedSet::new();
     let count = if cfg!(miri) { 500 } else { 40_000u64 };
     for n in 0..count {

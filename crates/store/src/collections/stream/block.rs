@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn the_form_is_that_of_dump_files() {
+    fn matches_the_dump_file_format() {
         let mut block = Block::new(words("a 1"));
         block.push(Id::MIN, Id::new(1, 0), words("a 2"));
         block.push(Id::MIN, Id::new(2, 0), words("b 3"));
@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_may_outgrow_a_byte() {
+    fn counts_may_exceed_a_byte() {
         let (base, len) = (Id::MIN, 300);
         let mut block = Block::new(words("a 0"));
         (1..len).for_each(|ms| block.push(base, Id::new(ms, 0), words("a 0")));
@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn each_flaw_is_found() {
+    fn each_corruption_is_detected() {
         let good: [&[i64]; 2] = [&[1, 1, 1, 7, 0, 3, 0, 0, 5, 4, 0, 1, 0, 1, 7, 5, 6], &[1, 0, 0, 0, 2, 0, 0, 3]];
         let bytes = |elements: &[i64]| {
             let mut listpack = Listpack::new();

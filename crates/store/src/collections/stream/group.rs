@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_delivered_is_pending_until_forgotten() {
+    fn delivered_entries_are_pending_until_acknowledged() {
         let mut groups = Groups::default();
         let group = groups.create(b"g", Id::MIN, None).unwrap();
         let (a, b) = (group.create_consumer(b"a", 1).unwrap(), group.create_consumer(b"b", 1).unwrap());
@@ -527,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_loaded_has_to_fit_together() {
+    fn loaded_parts_must_be_consistent() {
         let mut groups = Groups::default();
         let group = groups.create(b"g", Id::MIN, Some(3)).unwrap();
         assert_eq!(group.load_pending(id(1), 5, 2), Ok(()));

@@ -138,14 +138,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neighbours_carry_into_the_milliseconds() {
+    fn next_and_previous_ids_carry_into_the_milliseconds() {
         assert_eq!(Id::new(1, u64::MAX).next(), Some(Id::new(2, 0)));
         assert_eq!(Id::new(2, 0).prev(), Some(Id::new(1, u64::MAX)));
         assert_eq!((Id::MAX.next(), Id::MIN.prev()), (None, None));
     }
 
     #[test]
-    fn texts_are_read_as_leniently_as_by_c() {
+    fn ids_parse_as_leniently_as_strtoull() {
         let cases: [(&[u8], Option<Id>); 16] = [
             (b"5", Some(Id::new(5, 7))),
             (b"5-0", Some(Id::new(5, 0))),
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_and_texts_are_read_back() {
+    fn ids_round_trip_as_bytes_and_text() {
         for id in [Id::MIN, Id::new(1, 2), Id::new(u64::MAX, 0), Id::MAX] {
             assert_eq!(Id::from_bytes(id.to_bytes()), id);
             assert_eq!(Id::parse(id.text(&mut [0; 41]), 0), Some(id));

@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_emptied_and_filled_again_keeps_its_little_room() {
+    fn refilled_map_stays_small() {
         let mut map = Ordered::default();
         assert!(map.insert(Id::new(1, 0), ()).is_ok());
         let memory = map.memory();

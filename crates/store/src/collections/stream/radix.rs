@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nodes_are_leaves_partings_and_runs_of_bytes() {
+    fn radix_nodes_count_leaves_branches_and_runs() {
         let nodes = |ids: &[(u64, u64)]| nodes(ids.iter().map(|(ms, seq)| Id::new(*ms, *seq)));
         assert_eq!(nodes(&[]), 1);
         assert_eq!(nodes(&[(1, 0)]), 2);

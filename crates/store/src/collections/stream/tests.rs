@@ -156,7 +156,7 @@ fn follow(stream: &mut Stream, model: &mut BTreeMap<Id, Fields>, step: Step, lim
 
 proptest! {
     #[test]
-    fn a_log_is_a_sorted_map(
+    fn log_behaves_as_sorted_map(
         steps in prop::collection::vec(steps(), 1..400),
         entries in prop_oneof![Just(0), Just(3), Just(10), Just(100)],
         bytes in prop_oneof![Just(0), Just(100), Just(4096)],
@@ -171,7 +171,7 @@ proptest! {
 
     /// Groups keep the model's (consumer, deliveries) of each ID through deliveries, assignments, and removals.
     #[test]
-    fn pending_entries_have_one_consumer(
+    fn pending_entry_belongs_to_one_consumer(
         operations in prop::collection::vec((0u8..8, 0u64..150, 0u8..4), 1..400),
     ) {
         let mut stream = filled(10);
@@ -220,7 +220,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_loaded_can_be_read_whatever_was_flipped(
+    fn loading_with_flipped_bits_is_safe(
         flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..3),
         delete in prop::option::of(1u64..9),
     ) {
@@ -251,7 +251,7 @@ proptest! {
 
 /// A block that Valkey 9.1.2 dumped after the same requests.
 #[test]
-fn blocks_are_the_same_bytes_as_in_dumps_of_others() {
+fn block_bytes_match_dump_format() {
     let dumped = [
         "c90000002800040101010201816102816202000102010001000101018374776f040501030100010101dff902f1001003\
          050100010101dffb02010181610281780206010001f4188ccd792f08000009dffc020201816202f4ffffffffffffff7f\
@@ -278,7 +278,7 @@ fn blocks_are_the_same_bytes_as_in_dumps_of_others() {
 }
 
 #[test]
-fn ids_only_rise() {
+fn ids_only_increase() {
     let mut stream = filled(3);
     let log = stream.log();
     assert_eq!(log.new_id(NewId::Auto, 2), Ok(Id::new(3, 1)));
@@ -294,7 +294,7 @@ fn ids_only_rise() {
 }
 
 #[test]
-fn blocks_end_at_their_limits() {
+fn blocks_respect_their_limits() {
     let blocks = |bytes, entries| {
         let mut stream = Stream::new();
         for ms in 1..=100 {
@@ -315,7 +315,7 @@ fn blocks_end_at_their_limits() {
 }
 
 #[test]
-fn approximate_trims_remove_whole_blocks_within_their_limit() {
+fn approximate_trim_removes_whole_blocks_within_limit() {
     let mut log = filled(350).log().clone();
     assert_eq!(log.trim(Trim::Len(201), true, 0), 100);
     assert_eq!(log.trim(Trim::Len(0), true, 99), 0);
@@ -327,7 +327,7 @@ fn approximate_trims_remove_whole_blocks_within_their_limit() {
 }
 
 #[test]
-fn the_lag_is_known_as_long_as_nothing_was_deleted_ahead() {
+fn lag_is_known_unless_entries_ahead_were_deleted() {
     let mut stream = filled(5);
     let (log, groups) = stream.groups_mut();
     let group = groups.create(b"g", Id::MIN, None).expect("the first");
@@ -346,7 +346,7 @@ fn the_lag_is_known_as_long_as_nothing_was_deleted_ahead() {
 }
 
 #[test]
-fn loading_refuses_what_does_not_fit() {
+fn load_rejects_inconsistent_parts() {
     let stream = filled(250);
     let blocks: Vec<_> = stream.log().blocks().map(|(id, block)| (id, block.view().bytes().to_vec())).collect();
     let load = |order: &[usize], len, last| {
@@ -365,7 +365,7 @@ fn loading_refuses_what_does_not_fit() {
 }
 
 #[test]
-fn memory_is_little_more_than_the_bytes() {
+fn memory_overhead_is_small() {
     let stream = filled(10_000);
     let bytes: usize = stream.log().blocks().map(|(_, block)| block.byte_len()).sum();
     let memory = stream.memory(0);

@@ -30,7 +30,7 @@ fn encoded(bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn every_width_of_integer_has_its_form() {
+fn every_integer_width_has_its_encoding() {
     let known: &[(&str, &[u8])] = &[
         ("0", &[0, 1]),
         ("127", &[127, 1]),
@@ -54,14 +54,14 @@ fn every_width_of_integer_has_its_form() {
 }
 
 #[test]
-fn what_only_looks_like_an_integer_is_a_string() {
+fn non_canonical_integers_are_strings() {
     for text in ["", "-", "-0", "+1", "01", " 1", "1 ", "9223372036854775808", "1.0", "123456789012345678901"] {
         assert_eq!(encoded(text.as_bytes())[0], 0x80 | text.len() as u8, "{text:?}");
     }
 }
 
 #[test]
-fn every_length_of_string_has_its_form() {
+fn every_string_length_has_its_encoding() {
     for (len, header, backlen) in [
         (0, &[0x80][..], 1),
         (63, &[0xBF], 1),
@@ -82,7 +82,7 @@ fn every_length_of_string_has_its_form() {
 }
 
 #[test]
-fn the_longest_trailing_length_takes_five_bytes() {
+fn longest_backlen_is_five_bytes() {
     let len = 0x1000_0000;
     let mut room = [0; element::BACKLEN_MAX];
     assert_eq!(element::backlen_size(len - 1), 4);
@@ -94,7 +94,7 @@ fn the_longest_trailing_length_takes_five_bytes() {
 }
 
 #[test]
-fn more_elements_than_the_header_can_say_are_counted() {
+fn element_count_beyond_the_header_field_is_computed() {
     let mut listpack = Listpack::new();
     for i in 0..65_536 {
         listpack.push_back_int(i % 100);
@@ -110,7 +110,7 @@ fn more_elements_than_the_header_can_say_are_counted() {
 }
 
 #[test]
-fn the_allocation_is_that_of_its_size_class() {
+fn allocation_matches_its_size_class() {
     let mut listpack = Listpack::new();
     assert_eq!((listpack.byte_len(), listpack.memory()), (7, 8));
     listpack.push_back(b"a");
@@ -119,7 +119,7 @@ fn the_allocation_is_that_of_its_size_class() {
 }
 
 #[test]
-fn a_word_follows_its_listpack_when_that_moves() {
+fn word_is_updated_when_its_listpack_moves() {
     let mut word = Listpack::new().into_word(3);
     for i in 0..1000 {
         // SAFETY: the word owns its listpack.
@@ -133,7 +133,7 @@ fn a_word_follows_its_listpack_when_that_moves() {
 }
 
 #[test]
-fn one_with_room_in_front_grows_until_that_is_used_up() {
+fn front_padding_is_used_before_reallocation() {
     let mut listpack = Listpack::new();
     (0..20).for_each(|number| listpack.push_back_int(number));
     assert!(Fronted::copy_of(listpack.view(), listpack.byte_len() - 1).is_none());
@@ -154,7 +154,7 @@ fn one_with_room_in_front_grows_until_that_is_used_up() {
 }
 
 #[test]
-fn strings_that_look_like_integers_are_found_in_listpacks_from_outside() {
+fn integer_like_strings_are_found_in_loaded_listpacks() {
     let bytes = [11, 0, 0, 0, 1, 0, 0x82, b'1', b'2', 3, 0xFF];
     let view = View::check(&bytes).expect("valid");
     assert_eq!(view.find(view.first().unwrap(), b"12", 0), view.first());
@@ -162,7 +162,7 @@ fn strings_that_look_like_integers_are_found_in_listpacks_from_outside() {
 }
 
 #[test]
-fn each_flaw_is_found() {
+fn each_corruption_is_detected() {
     let good = [10, 0, 0, 0, 1, 0, 0x81, b'a', 2, 0xFF];
     assert!(View::check(&good).is_ok());
     for (i, byte) in
@@ -320,7 +320,7 @@ fn read_all(view: View<'_>) {
 
 proptest! {
     #[test]
-    fn it_does_what_a_vector_does(all in vec(steps(), 1..60)) {
+    fn behaves_as_vector(all in vec(steps(), 1..60)) {
         let (mut listpack, mut model) = (Listpack::new(), Vec::new());
         for step in all {
             follow(&mut listpack, &mut model, step);
@@ -329,7 +329,7 @@ proptest! {
     }
 
     #[test]
-    fn what_passes_the_check_can_be_read_and_changed(
+    fn checked_bytes_can_be_read_and_changed(
         all in vec(elements(), 0..12),
         flips in vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
         steps in vec(steps(), 0..6),
@@ -353,7 +353,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_may_be_checked(mut bytes in vec(any::<u8>(), 0..60), honest: bool) {
+    fn check_accepts_arbitrary_bytes(mut bytes in vec(any::<u8>(), 0..60), honest: bool) {
         if honest && bytes.len() > HEADER {
             let total = bytes.len();
             bytes[..HEADER].copy_from_slice(&[total as u8, 0, 0, 0, 0xFF, 0xFF]);

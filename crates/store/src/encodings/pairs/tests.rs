@@ -67,7 +67,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 150 }))]
 
     #[test]
-    fn are_what_the_listpack_of_all_would_be(steps in prop::collection::vec(prop_oneof![
+    fn matches_listpack_of_all_elements(steps in prop::collection::vec(prop_oneof![
         30 => (0..150u16, second()).prop_map(|(number, second)| Step::Set(number, second)),
         3 => (any::<prop::sample::Index>(), 1..30usize).prop_map(|(index, count)| Step::Remove(index, count)),
         1 => Just(Step::Copy),
@@ -105,7 +105,7 @@ proptest! {
 }
 
 #[test]
-fn numbers_from_outside_that_are_not_in_their_shortest_form_are_found() {
+fn non_canonical_integers_are_found_in_loaded_listpacks() {
     // The string "12" as a string, and the number 7 in two bytes.
     let elements = [&[0x82, b'1', b'2', 3][..], &[1, 1], &[0xF1, 7, 0, 3], &[2, 1]].concat();
     let listpack = Listpack::written_by(4, elements.len(), |room| room.copy_from_slice(&elements));
@@ -114,7 +114,7 @@ fn numbers_from_outside_that_are_not_in_their_shortest_form_are_found() {
 }
 
 #[test]
-fn what_is_left_of_many_takes_little() {
+fn mass_deletion_leaves_few_blocks() {
     let mut pairs = Pairs::of_listpack(Listpack::new().view());
     (0..2000).for_each(|number| pairs.push(&name(number), b"value"));
     assert!(pairs.blocks.spilled() && pairs.memory() < pairs.listpack_bytes() * 11 / 10);
@@ -127,7 +127,7 @@ fn what_is_left_of_many_takes_little() {
 }
 
 #[test]
-fn a_value_that_outgrows_its_block_is_moved() {
+fn value_that_outgrows_its_block_is_moved() {
     for (number, len) in [(0, 900), (0, 5000), (31, 900), (31, 5000), (60, 900), (60, 5000)] {
         let mut model: Model = (0..64).map(|number| (name(5 * number + 1), b"0123456789".to_vec())).collect();
         let mut pairs = Pairs::of_listpack(listpack_of(&model).view());

@@ -389,7 +389,7 @@ fn walk_on(walk: &mut Walk, participant: Participant) {
 }
 
 #[test]
-fn large_collections_are_captured_as_they_were() {
+fn large_collections_are_captured_at_snapshot_time() {
     let rounds = if cfg!(miri) { 1 } else { 5 };
     for seed in 0..2 {
         let keyspace = Keyspace::leak(DATABASES, 4, KeyHasher::with_secret(1, seed));
@@ -435,7 +435,7 @@ fn large_collections_are_captured_as_they_were() {
 }
 
 #[test]
-fn what_is_left_of_a_snapshot_is_nothing() {
+fn finished_snapshot_leaves_no_state() {
     let keyspace = Keyspace::leak(DATABASES, 4, KeyHasher::with_secret(1, 2));
     let participant = keyspace.global_lock.join().expect("room");
     let mut random = Random(5);
@@ -484,7 +484,7 @@ fn about_to_come(kind: usize) -> (&'static Keyspace, Participant, Walk, Copies, 
 }
 
 #[test]
-fn one_that_goes_where_the_walk_has_been_is_found() {
+fn collection_moved_behind_the_walk_is_captured() {
     for kind in 0..KINDS.len() {
         let (keyspace, participant, mut walk, copies, expected) = about_to_come(kind);
         let mut random = Random(1);
@@ -503,7 +503,7 @@ fn one_that_goes_where_the_walk_has_been_is_found() {
 }
 
 #[test]
-fn one_that_is_dropped_is_captured_from_what_it_leaves_behind() {
+fn dropped_collection_is_captured_from_its_remainder() {
     let drops: [fn(&mut Db<'_>); 5] = [
         |db| _ = db.remove(db.key(b"large"), false),
         |db| _ = db.remove(db.key(b"large"), true),

@@ -91,7 +91,7 @@ fn name(n: usize) -> Vec<u8> {
 }
 
 #[test]
-fn elements_that_come_in_order_fill_their_leaves() {
+fn ascending_insertion_fills_leaves() {
     let mut both = Both::default();
     let count = if cfg!(miri) { 1_000 } else { 30_000 };
     for n in 0..count {
@@ -103,7 +103,7 @@ fn elements_that_come_in_order_fill_their_leaves() {
 }
 
 #[test]
-fn elements_that_come_backwards_fill_their_leaves() {
+fn descending_insertion_fills_leaves() {
     let mut both = Both::default();
     let count = if cfg!(miri) { 1_000 } else { 30_000 };
     for n in (0..count).rev() {
@@ -115,7 +115,7 @@ fn elements_that_come_backwards_fill_their_leaves() {
 }
 
 #[test]
-fn elements_in_any_order_leave_little_room() {
+fn random_order_insertion_wastes_little_space() {
     let mut both = Both::default();
     let count = if cfg!(miri) { 1_000 } else { 60_000 };
     for n in 0..count {
@@ -128,7 +128,7 @@ fn elements_in_any_order_leave_little_room() {
 }
 
 #[test]
-fn a_tree_goes_as_it_came() {
+fn emptied_tree_frees_all_nodes() {
     for from_end in [false, true] {
         let mut both = Both::default();
         let count = if cfg!(miri) { 500 } else { 12_000 };
@@ -145,7 +145,7 @@ fn a_tree_goes_as_it_came() {
 }
 
 #[test]
-fn an_empty_tree_answers() {
+fn empty_tree_queries() {
     let mut tree = Tree::default();
     assert_eq!((tree.rank(&Cut::End), tree.len(), tree.memory()), (0, 0, 0));
     assert!(tree.at(0).is_none());
@@ -157,7 +157,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 1 } else { 48 }, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_tree_is_an_ordered_map(
+    fn tree_behaves_as_ordered_map(
         seed in any::<u64>(),
         scores in 1i64..2_000,
         steps in 100usize..4_000,
