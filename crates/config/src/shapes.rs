@@ -61,6 +61,11 @@ impl Default for SavePoints {
 }
 
 impl SavePoints {
+    /// No save points: dumps are only written on request.
+    pub fn none() -> Self {
+        Self([].into())
+    }
+
     /// The save points in order.
     pub fn points(&self) -> &[SavePoint] {
         &self.0
@@ -75,7 +80,7 @@ impl SavePoints {
     pub(super) fn parse(args: &[&[u8]]) -> Result<Self, Refusal> {
         let invalid = || Refusal::new("Invalid save parameters");
         if matches!(args, [[]]) {
-            return Ok(Self([].into()));
+            return Ok(Self::none());
         }
         let (pairs, []) = args.as_chunks::<2>() else {
             return Err(invalid());

@@ -112,6 +112,9 @@ pub struct Engine {
     /// [`DATE_US`] and [`LONG_US`] in ticks.
     date_ticks: u64,
     long_ticks: u64,
+    /// Unix time in microseconds at which the clock stands still in tests.
+    #[cfg(test)]
+    pub(super) frozen_us: Option<i64>,
 }
 
 /// Result of executing a request.
@@ -191,6 +194,8 @@ impl Engine {
             dated: Ticks::now(),
             date_ticks: clock::us_to_ticks(DATE_US),
             long_ticks: clock::us_to_ticks(LONG_US),
+            #[cfg(test)]
+            frozen_us: None,
         };
         engine.apply_settings();
         engine.update_date();
@@ -223,8 +228,18 @@ impl Engine {
     /// Reads the current date, used to expire keys.
     pub(super) fn update_date(&mut self) {
         self.dated = Ticks::now();
-        self.now_ms = clock::unix_ms();
+        self.now_ms = self.unix_us() / 1000;
         self.access.set_now(self.now_ms);
+    }
+
+    /// The clock, as Unix time in microseconds.
+    #[inline]
+    pub(super) fn unix_us(&self) -> i64 {
+        #[cfg(test)]
+        if let Some(frozen_us) = self.frozen_us {
+            return frozen_us;
+        }
+        clock::unix_us()
     }
 
     /// Begins a batch: excludes the time spent reading from command timings, and applies settings that changed before

@@ -23,7 +23,7 @@ use kvick_commands::table::{Class, CommandInfo, Resolved};
 use kvick_core::admission::Reasons;
 use kvick_resp::format::parse_i64;
 use kvick_resp::{Args, OwnedArgs, Reply, Span, Version};
-use kvick_runtime::clock::{self, Ticks};
+use kvick_runtime::clock::Ticks;
 use kvick_runtime::logging;
 use kvick_script::{Console, Debugger, Failure, Host, Kind as VmKind, LogLevel, Propagation, Received, ScriptFlags};
 use kvick_scripting::debugging;
@@ -335,7 +335,7 @@ impl Engine {
 
     /// Reads the clock and freezes the time for a script.
     fn freeze_clock(&mut self) {
-        let now_us = clock::unix_us();
+        let now_us = self.unix_us();
         self.script_us = Some(now_us);
         self.now_ms = now_us / 1000;
         self.access.set_now(self.now_ms);
@@ -605,7 +605,7 @@ impl Host for Caller<'_> {
         if self.is_busy {
             self.yielder.yield_now();
             // As in the reference, TIME advances with the event loop, while expiry still uses the script's start time.
-            self.engine.script_us = Some(clock::unix_us());
+            self.engine.script_us = Some(self.engine.unix_us());
         }
         let server = self.engine.server;
         if server.scripting.running.is_killed() {

@@ -55,19 +55,6 @@ fn blocked_clients_are_served_in_order() {
 }
 
 #[test]
-fn a_client_waits_for_several_keys_and_is_served_once() {
-    for_workers(&[], |server| {
-        let mut control = server.client();
-        let mut client = waiting(server, &mut control, &["BLPOP", "a", "b", "c", "0"]);
-        push(&mut control, "b", &["1"]);
-        push(&mut control, "a", &["2"]);
-        client.expect(&popped("b", "1"));
-        client.ask(&["LLEN", "a"], ":1\r\n");
-        client.ask(&["BLPOP", "a", "b", "c", "0"], &popped("a", "2"));
-    });
-}
-
-#[test]
 fn requests_behind_a_blocked_one_are_executed_after_it() {
     for_workers(&[], |server| {
         let mut control = server.client();
@@ -180,35 +167,6 @@ fn clients_delayed_by_a_pause_count_as_blocked() {
 }
 
 #[test]
-fn changes_without_new_entries_do_not_unblock_readers() {
-    for_workers(&[], |server| {
-        let mut control = server.client();
-        let mut run = |words: &[&str]| {
-            let (name, args) = words.split_first().expect("a command");
-            cmd(name).arg(args).query::<redis::Value>(&mut control).expect("a reply");
-        };
-        run(&["XADD", "stream", "1-1", "field", "value"]);
-        run(&["XGROUP", "CREATE", "stream", "group", "$"]);
-        let read = ["XREADGROUP", "GROUP", "group", "one", "BLOCK", "0", "STREAMS", "stream", ">"];
-        let mut client = waiting(server, &mut server.client(), &read);
-        run(&["XGROUP", "SETID", "stream", "group", "0"]);
-        run(&["XACK", "stream", "group", "1-1"]);
-        run(&["EXPIRE", "stream", "1000"]);
-        assert_eq!(blocked(&mut server.client()), 1);
-        run(&["XADD", "stream", "2-1", "field", "value"]);
-        // The group has gone back meanwhile, so the first entry is new to it too.
-        client.expect(
-            "*1\r\n*2\r\n$6\r\nstream\r\n*2\r\n\
-             *2\r\n$3\r\n1-1\r\n*2\r\n$5\r\nfield\r\n$5\r\nvalue\r\n\
-             *2\r\n$3\r\n2-1\r\n*2\r\n$5\r\nfield\r\n$5\r\nvalue\r\n",
-        );
-        let mut client = waiting(server, &mut server.client(), &read);
-        run(&["XGROUP", "DESTROY", "stream", "group"]);
-        client.expect("-NOGROUP No such key 'stream' or consumer group 'group' in XREADGROUP with GROUP option\r\n");
-    });
-}
-
-#[test]
 fn a_closed_client_does_not_block() {
     for_workers(&[], |server| {
         let mut control = server.client();
@@ -251,52 +209,6 @@ fn a_closed_client_takes_no_elements() {
         fourth.expect(&popped("queue", "2"));
         drop(killed);
         assert_eq!(cmd("LLEN").arg("queue").query::<i64>(&mut control), Ok(1));
-    });
-}
-
-#[test]
-fn a_served_move_unblocks_clients_waiting_for_its_destination() {
-    for_workers(&[], |server| {
-        let mut control = server.client();
-        let mut last = waiting(server, &mut control, &["BLPOP", "three", "0"]);
-        let mut second = waiting(server, &mut control, &["BLMOVE", "two", "three", "LEFT", "RIGHT", "0"]);
-        let mut first = waiting(server, &mut control, &["BRPOPLPUSH", "one", "two", "0"]);
-        push(&mut control, "one", &["element"]);
-        first.expect("$7\r\nelement\r\n");
-        second.expect("$7\r\nelement\r\n");
-        last.expect(&popped("three", "element"));
-        assert_eq!(cmd("EXISTS").arg(&["one", "two", "three"]).query::<i64>(&mut control), Ok(0));
-    });
-}
-
-#[test]
-fn keys_of_another_type_do_not_unblock() {
-    for_workers(&[], |server| {
-        let mut control = server.client();
-        let mut client = waiting(server, &mut control, &["BLPOP", "key", "0"]);
-        let () = cmd("SET").arg("key").arg("string").query(&mut control).expect("OK");
-        let _: i64 = cmd("DEL").arg("key").query(&mut control).expect("a number");
-        let _: i64 = cmd("ZADD").arg("key").arg(1).arg("member").query(&mut control).expect("a number");
-        let _: i64 = cmd("DEL").arg("key").query(&mut control).expect("a number");
-        assert_eq!(blocked(&mut control), 1);
-        push(&mut control, "elsewhere", &["moved"]);
-        let () = cmd("RENAME").arg("elsewhere").arg("key").query(&mut control).expect("OK");
-        client.expect(&popped("key", "moved"));
-    });
-}
-
-#[test]
-fn swapdb_unblocks_clients() {
-    for_workers(&[], |server| {
-        let mut control = server.client();
-        let mut client = server.raw();
-        client.ask(&["SELECT", "3"], "+OK\r\n");
-        client.request(&["BLPOP", "key", "0"]);
-        wait_for_blocked(&mut control, 1);
-        push(&mut control, "key", &["swapped"]);
-        let () = cmd("SWAPDB").arg(0).arg(3).query(&mut control).expect("OK");
-        client.expect(&popped("key", "swapped"));
-        assert_eq!(cmd("DBSIZE").query::<i64>(&mut control), Ok(0));
     });
 }
 

@@ -197,34 +197,6 @@ fn a_lowered_limit_evicts_at_once_and_notifies_clients() {
 }
 
 #[test]
-fn evicting_a_watched_key_aborts_the_transaction() {
-    for_workers(&["--maxmemory-policy", "allkeys-lru"], |server| {
-        let (mut client, mut raw) = (server.client(), server.raw());
-        raw.send("SET key value\r\nWATCH key\r\nMULTI\r\nPING\r\n");
-        raw.expect("+OK\r\n+OK\r\n+OK\r\n+QUEUED\r\n");
-        set_config(&mut client, &[("maxmemory", "1")]);
-        wait_until("it has gone", || info(&mut client, "evicted_keys") == 1);
-        raw.ask(&["EXEC"], "*-1\r\n");
-    });
-}
-
-#[test]
-fn nothing_is_evicted_in_import_mode_or_during_a_pause() {
-    for_workers(&["--maxmemory-policy", "allkeys-lru", "--import-mode", "yes"], |server| {
-        let (mut client, mut raw) = (server.client(), server.raw());
-        raw.ask(&["SET", "key", "value"], "+OK\r\n");
-        set_config(&mut client, &[("maxmemory", "1")]);
-        raw.ask(&["DBSIZE"], ":1\r\n");
-        raw.ask(&["SET", "key", "x"], &format!("-{OOM}\r\n"));
-        cmd("CLIENT").arg("PAUSE").arg(100_000).arg("WRITE").exec(&mut client).expect("a pause");
-        set_config(&mut client, &[("import-mode", "no")]);
-        raw.ask(&["DBSIZE"], ":1\r\n");
-        cmd("CLIENT").arg("UNPAUSE").exec(&mut client).expect("its end");
-        raw.ask(&["DBSIZE"], ":0\r\n");
-    });
-}
-
-#[test]
 fn large_evicted_or_overwritten_values_are_freed_in_the_background() {
     for_workers(&["--maxmemory-policy", "allkeys-lru"], |server| {
         let mut client = server.client();

@@ -100,168 +100,12 @@ fn a_reader_gets_one_invalidation_per_change() {
     });
 }
 
-/// A value of each kind.
-const VALUES: [&[&str]; 7] = [
-    &["SET", "string", "10"],
-    &["RPUSH", "list", "a", "b", "c"],
-    &["SADD", "set", "a", "b"],
-    &["ZADD", "zset", "1", "a", "2", "b"],
-    &["HSET", "hash", "f", "1", "g", "2"],
-    &["XADD", "stream", "1-1", "f", "v"],
-    &["PFADD", "hll", "a"],
-];
-
-/// Commands that read them.
-const READS: [&[&str]; 8] = [
-    &["GET", "string"],
-    &["LRANGE", "list", "0", "-1"],
-    &["SCARD", "set"],
-    &["ZSCORE", "zset", "a"],
-    &["HGETALL", "hash"],
-    &["XLEN", "stream"],
-    &["STRLEN", "hll"],
-    &["EXISTS", "fresh"],
-];
-
-/// Commands that change them, and the keys that they invalidate.
-const CHANGES: [(&[&str], &[&str]); 39] = [
-    (&["SET", "string", "x"], &["string"]),
-    (&["APPEND", "string", "x"], &["string"]),
-    (&["SETRANGE", "string", "1", "x"], &["string"]),
-    (&["SETBIT", "string", "1", "1"], &["string"]),
-    (&["BITFIELD", "string", "SET", "u8", "0", "1"], &["string"]),
-    (&["INCR", "string"], &["string"]),
-    (&["INCRBYFLOAT", "string", "1.5"], &["string"]),
-    (&["GETDEL", "string"], &["string"]),
-    (&["GETEX", "string", "EX", "100"], &["string"]),
-    (&["DEL", "string", "list"], &["string", "list"]),
-    (&["UNLINK", "hash"], &["hash"]),
-    (&["EXPIRE", "list", "100"], &["list"]),
-    (&["EXPIRE", "list", "-1"], &["list"]),
-    (&["RENAME", "string", "fresh"], &["string", "fresh"]),
-    (&["COPY", "string", "list", "REPLACE"], &["list"]),
-    (&["MOVE", "string", "1"], &["string"]),
-    (&["LPUSH", "list", "x"], &["list"]),
-    (&["RPOP", "list", "3"], &["list"]),
-    (&["LSET", "list", "0", "x"], &["list"]),
-    (&["LMOVE", "list", "fresh", "LEFT", "LEFT"], &["list", "fresh"]),
-    (&["SADD", "set", "x"], &["set"]),
-    (&["SREM", "set", "a"], &["set"]),
-    (&["SMOVE", "set", "fresh", "a"], &["set", "fresh"]),
-    (&["SUNIONSTORE", "fresh", "set"], &["fresh"]),
-    (&["ZADD", "zset", "9", "a"], &["zset"]),
-    (&["ZREM", "zset", "a"], &["zset"]),
-    (&["ZPOPMIN", "zset"], &["zset"]),
-    (&["ZRANGESTORE", "fresh", "zset", "0", "-1"], &["fresh"]),
-    (&["HSET", "hash", "f", "x"], &["hash"]),
-    (&["HDEL", "hash", "f"], &["hash"]),
-    (&["HINCRBY", "hash", "f", "1"], &["hash"]),
-    (&["HEXPIRE", "hash", "100", "FIELDS", "1", "f"], &["hash"]),
-    (&["XADD", "stream", "2-1", "f", "v"], &["stream"]),
-    (&["XDEL", "stream", "1-1"], &["stream"]),
-    (&["PFADD", "hll", "b"], &["hll"]),
-    (&["SORT", "list", "ALPHA", "STORE", "fresh"], &["fresh"]),
-    (&["MSET", "string", "x", "fresh", "y"], &["string", "fresh"]),
-    (&["BITOP", "NOT", "fresh", "string"], &["fresh"]),
-    (&["GEOADD", "fresh", "13", "38", "a"], &["fresh"]),
-];
-
-#[test]
-fn every_change_of_a_key_invalidates() {
-    for_workers(&[], |server| {
-        let mut control = server.client();
-        let mut reader = tracking(server, &[]);
-        for (change, keys) in CHANGES {
-            reader.ask(&["FLUSHALL"], "+OK\r\n");
-            reader.expect(ALL_STALE);
-            VALUES.iter().for_each(|value| run(&mut control, value));
-            for read in READS {
-                reader.request(read);
-            }
-            reader.request(&["ECHO", "read"]);
-            reader.skip_to("read");
-            run(&mut control, change);
-            // The order of several keys is that of their changes, which is the command's business.
-            let mut told: Vec<String> = keys.iter().map(|_| read_stale(&mut reader)).collect();
-            told.sort_unstable();
-            let mut expected = keys.to_vec();
-            expected.sort_unstable();
-            assert_eq!(told, expected, "{change:?}");
-            reader.request(&["PING"]);
-            reader.expect("+PONG\r\n");
-        }
-    });
-}
-
 /// The single key of an invalidation.
 #[track_caller]
 fn read_stale(client: &mut Raw) -> String {
     client.expect(">2\r\n$10\r\ninvalidate\r\n*1\r\n");
     client.line();
     client.line()
-}
-
-#[test]
-fn unchanged_keys_are_not_invalidated() {
-    for_workers(&[], |server| {
-        let mut control = server.client();
-        let mut reader = tracking(server, &[]);
-        VALUES.iter().for_each(|value| run(&mut control, value));
-        for read in READS {
-            reader.request(read);
-        }
-        reader.request(&["ECHO", "read"]);
-        reader.skip_to("read");
-        let vain: [&[&str]; 12] = [
-            &["SETNX", "string", "x"],
-            &["SET", "string", "x", "NX"],
-            &["DEL", "fresh"],
-            &["SADD", "set", "a"],
-            &["SREM", "set", "x"],
-            &["HDEL", "hash", "x"],
-            &["HSETNX", "hash", "f", "x"],
-            &["ZADD", "zset", "1", "a"],
-            &["LPUSHX", "fresh", "x"],
-            &["PERSIST", "string"],
-            &["XDEL", "stream", "9-9"],
-            &["PFADD", "hll", "a"],
-        ];
-        vain.iter().for_each(|words| run(&mut control, words));
-        expect_nothing(&mut reader);
-        run(&mut control, &["SADD", "set", "x"]);
-        reader.expect(&stale(&["set"]));
-    });
-}
-
-#[test]
-fn expired_keys_and_fields_are_invalidated() {
-    for_workers(&["--enable-debug-command", "yes"], |server| {
-        let mut control = server.client();
-        let (mut reader, mut all) = (tracking(server, &[]), tracking(server, &["BCAST"]));
-        run(&mut control, &["SET", "active", "x", "PX", "30"]);
-        all.expect(&stale(&["active"]));
-        reader.ask(&["GET", "active"], "$1\r\nx\r\n");
-        reader.expect(&stale(&["active"]));
-        all.expect(&stale(&["active"]));
-
-        run(&mut control, &["HSET", "hash", "f", "v", "g", "v"]);
-        run(&mut control, &["HPEXPIRE", "hash", "30", "FIELDS", "1", "f"]);
-        all.expect(&stale(&["hash"]));
-        all.expect(&stale(&["hash"]));
-        reader.ask(&["HGET", "hash", "f"], "$1\r\nv\r\n");
-        reader.expect(&stale(&["hash"]));
-        all.expect(&stale(&["hash"]));
-
-        run(&mut control, &["DEBUG", "SET-ACTIVE-EXPIRE", "0"]);
-        run(&mut control, &["SET", "lazy", "x", "PX", "100"]);
-        all.expect(&stale(&["lazy"]));
-        reader.ask(&["EXISTS", "lazy"], ":1\r\n");
-        std::thread::sleep(std::time::Duration::from_millis(105));
-        // The invalidation follows the reply to the client that accessed the key.
-        reader.ask(&["MGET", "x", "lazy"], "*2\r\n_\r\n_\r\n");
-        reader.expect(&stale(&["lazy"]));
-        all.expect(&stale(&["lazy"]));
-    });
 }
 
 #[test]
@@ -301,24 +145,6 @@ fn invalidations_follow_the_reply_to_a_blocking_command() {
 }
 
 #[test]
-fn keys_read_by_a_blocking_command_are_tracked() {
-    for_workers(&[], |server| {
-        let mut control = server.client();
-        let mut client = tracking(server, &[]);
-        client.request(&["XREAD", "BLOCK", "0", "STREAMS", "s", "$"]);
-        wait_until("it waits", || info(&mut control, "blocked_clients") == 1);
-        run(&mut control, &["XADD", "s", "1-1", "f", "v"]);
-        // It got the entry, and the invalidation of the stream that it had read before.
-        client.skip_to("v");
-        client.request(&["ECHO", "read"]);
-        client.skip_to("read");
-        client.ask(&["XLEN", "s"], ":1\r\n");
-        run(&mut control, &["XADD", "s", "2-1", "f", "v"]);
-        client.expect(&stale(&["s"]));
-    });
-}
-
-#[test]
 fn optin_and_optout_select_the_tracked_keys() {
     for_workers(&[], |server| {
         let mut control = server.client();
@@ -351,42 +177,15 @@ fn optin_and_optout_select_the_tracked_keys() {
 }
 
 #[test]
-fn noloop_suppresses_own_changes() {
-    for_workers(&[], |server| {
-        let mut control = server.client();
-        let (mut client, mut other) = (tracking(server, &["NOLOOP"]), tracking(server, &[]));
-        client.ask(&["GET", "k"], "_\r\n");
-        other.ask(&["GET", "k"], "_\r\n");
-        // It reads its change before the other client gets the invalidation.
-        client.send("MULTI\r\nSET k 1\r\nGET k\r\nEXEC\r\n");
-        client.expect("+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n+OK\r\n$1\r\n1\r\n");
-        expect_nothing(&mut client);
-        other.expect(&stale(&["k"]));
-        run(&mut control, &["SET", "k", "2"]);
-        client.expect(&stale(&["k"]));
-
-        let mut all = tracking(server, &["BCAST", "NOLOOP", "PREFIX", "p"]);
-        all.ask(&["MSET", "p1", "x", "p2", "x", "q", "x"], "+OK\r\n");
-        expect_nothing(&mut all);
-        run(&mut control, &["MSET", "p1", "x", "q", "x"]);
-        all.expect(&stale(&["p1"]));
-        expect_nothing(&mut all);
-    });
-}
-
-#[test]
-fn broadcasting_batches_the_keys_of_a_prefix() {
+fn broadcasting_clients_add_prefixes_that_do_not_overlap() {
     for_workers(&[], |server| {
         let mut control = server.client();
         let (mut some, mut all) =
             (tracking(server, &["BCAST", "PREFIX", "a:", "PREFIX", "b:"]), tracking(server, &["BCAST"]));
-        run(&mut control, &["MSET", "b:1", "x", "a:2", "x", "c:1", "x", "a:1", "x"]);
-        some.expect(&(stale(&["a:1", "a:2"]) + &stale(&["b:1"])));
-        all.expect(&stale(&["a:1", "a:2", "b:1", "c:1"]));
         some.ask(&["CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", "c"], "+OK\r\n");
-        run(&mut control, &["DEL", "c:1"]);
-        some.expect(&stale(&["c:1"]));
-        all.expect(&stale(&["c:1"]));
+        run(&mut control, &["MSET", "b:1", "x", "a:2", "x", "c:1", "x", "a:1", "x"]);
+        some.expect(&(stale(&["a:1", "a:2"]) + &stale(&["b:1"]) + &stale(&["c:1"])));
+        all.expect(&stale(&["a:1", "a:2", "b:1", "c:1"]));
         assert_eq!(known(&mut control), [2, 0, 0, 4]);
         let overlap = |kind: &str, prefix: &str, other: &str| {
             format!(
@@ -512,20 +311,6 @@ fn keys_beyond_the_table_limit_are_invalidated() {
         run(&mut control, &["SWAPDB", "0", "1"]);
         client.expect(ALL_STALE);
         assert_eq!(known(&mut control), [1, 0, 0, 0]);
-    });
-}
-
-#[test]
-fn invalidations_do_not_mix_databases() {
-    for_workers(&[], |server| {
-        let mut control = server.client();
-        let mut client = tracking(server, &[]);
-        client.ask(&["GET", "k"], "_\r\n");
-        run(&mut control, &["SELECT", "1"]);
-        run(&mut control, &["SET", "k", "1"]);
-        expect_nothing(&mut client);
-        run(&mut control, &["MOVE", "k", "0"]);
-        client.expect(&stale(&["k"]));
     });
 }
 

@@ -1,0 +1,64 @@
+//! Scripts: what they log, their errors, and what they do to other clients.
+
+use super::{WAITS, bulk, bulks, for_executors};
+
+#[test]
+fn the_writes_of_a_script_are_logged_together_including_those_before_its_error() {
+    for_executors(1, |mut harness, other| {
+        let script = "redis.call('set', KEYS[1], ARGV[1]) redis.call('incr', 'undeclared') return {KEYS[1]}";
+        harness.ask(0, 0, &format!("EVAL \"{script}\" 1 a 7"), &bulks(&["a"]));
+        assert_eq!(harness.logged(), "MULTI; set a 7; incr undeclared; EXEC");
+        let failing = "redis.call('incr', KEYS[1]) redis.call('rpush', KEYS[1], 'x')";
+        let reply = harness.run(other, 0, &format!("EVAL \"{failing}\" 1 a"));
+        assert!(reply.starts_with("-WRONGTYPE "), "{reply}");
+        harness.ask(0, 0, "GET a", &bulk("8"));
+        assert_eq!(harness.logged(), "incr a");
+    });
+}
+
+#[test]
+fn blocked_clients_are_served_after_the_script() {
+    for_executors(2, |mut harness, other| {
+        harness.ask(other, 0, "BLPOP list 0", WAITS);
+        let script =
+            "redis.call('lpush', KEYS[1], 'a') redis.call('lpush', KEYS[1], 'b') return redis.call('llen', KEYS[1])";
+        harness.ask(0, 1, &format!("EVAL \"{script}\" 1 list"), ":2\r\n");
+        assert_eq!(harness.delivered(), [(0, bulks(&["list", "b"]))]);
+        // A command in a script does not block.
+        harness.ask(other, 1, "EVAL \"return redis.call('blpop', KEYS[1], 0)\" 1 none", "$-1\r\n");
+    });
+}
+
+#[test]
+fn script_errors_have_valkeys_texts() {
+    for_executors(1, |mut harness, other| {
+        let at_line = "script: on @user_script:1.";
+        for (script, error) in [
+            ("return redis.call('nosuch')", format!("Unknown command called from script {at_line}")),
+            ("return redis.call('get')", format!("Wrong number of args calling command from script {at_line}")),
+            ("return redis.call('multi')", format!("This Valkey command is not allowed from script {at_line}")),
+            ("return redis.pcall('eval', 'return 1', 0)", "This Valkey command is not allowed from script".to_string()),
+        ] {
+            harness.ask(other, 0, &format!("EVAL \"{script}\" 0"), &format!("-ERR {error}\r\n"));
+        }
+        let write = "return redis.pcall('set', KEYS[1], 1)";
+        let read_only = "-ERR Write commands are not allowed from read-only scripts.\r\n";
+        harness.ask(0, 0, &format!("EVAL_RO \"{write}\" 1 k"), read_only);
+        let too_many = "-ERR Number of keys can't be greater than number of args\r\n";
+        harness.ask(0, 0, "EVAL \"return 1\" 2 k", too_many);
+        harness.ask(0, 0, "EVALSHA 0 0", "-NOSCRIPT No matching script.\r\n");
+        assert_eq!(harness.logged(), "");
+    });
+}
+
+#[test]
+fn scripts_see_keys_expire_at_their_time() {
+    for_executors(1, |mut harness, other| {
+        let script = "redis.call('set', KEYS[1], 1, 'px', 10) return redis.call('pttl', KEYS[1])";
+        harness.ask(0, 0, &format!("EVAL \"{script}\" 1 k"), ":10\r\n");
+        harness.advance(9);
+        harness.ask(other, 0, "EVAL \"return redis.call('pttl', KEYS[1])\" 1 k", ":1\r\n");
+        harness.advance(2);
+        harness.ask(other, 0, "EVAL \"return redis.call('pttl', KEYS[1])\" 1 k", ":-2\r\n");
+    });
+}
