@@ -384,8 +384,9 @@ impl Engine {
             _ if Self::may_run_script(client, command) => {
                 return Outcome::ScriptCall(AdmittedScriptCall { admission, previous });
             }
-            _ if client.tracking.is_none() => self.call(client, admission, args, owned_arg, &mut (), out),
-            _ => self.call_tracked(client, previous, admission, args, owned_arg, &mut (), out),
+            _ => self.as_tracking_client(client, previous, |engine, client| {
+                engine.call(client, admission, args, owned_arg, &mut (), out)
+            }),
         };
         self.conclude(client, Invocation { command, args }, called, start, out)
     }
@@ -402,10 +403,9 @@ impl Engine {
         let AdmittedScriptCall { mut admission, previous } = script_call;
         let (start, command) = (out.len(), admission.command());
         loop {
-            let called = match client.tracking {
-                None => self.call(client, admission, args, &mut None, yielder, out),
-                Some(_) => self.call_tracked(client, previous, admission, args, &mut None, yielder, out),
-            };
+            let called = self.as_tracking_client(client, previous, |engine, client| {
+                engine.call(client, admission, args, &mut None, yielder, out)
+            });
             match self.conclude(client, Invocation { command, args }, called, start, out) {
                 Outcome::Again => {}
                 outcome => return outcome,

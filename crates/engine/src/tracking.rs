@@ -1,10 +1,8 @@
 //! Client-side caching: records the keys that tracking clients read, and sends them invalidations; see
 //! [`kvick_core::tracking`].
 
-use super::engine::{Called, Engine};
+use super::engine::Engine;
 use super::invocation::Invocation;
-use super::permission::Admitted;
-use super::yielding::Yield;
 use crate::session::Client;
 use kvick_commands::random;
 use kvick_commands::spec::Flags;
@@ -12,7 +10,6 @@ use kvick_commands::table::Class;
 use kvick_core::clients::{ClientFlags, ClientInfo};
 use kvick_core::tracking::invalidation::InvalidatedKeys;
 use kvick_core::tracking::{invalidate, invalidate_all};
-use kvick_resp::Args;
 use kvick_store::Locked;
 use kvick_store::tracking::{Readers, Stale};
 
@@ -22,17 +19,16 @@ const FORGOTTEN_MIN: usize = 100;
 const FORGOTTEN_MAX: usize = 10_000;
 
 impl Engine {
-    /// Runs a command of a tracking client; see `Engine::call`. `previous` is the client's preceding command.
-    pub(super) fn call_tracked(
+    /// Runs a command of a client that may track keys. `previous` is the client's preceding command.
+    pub(super) fn as_tracking_client<T>(
         &mut self,
         client: &mut Client,
         previous: u32,
-        admission: Admitted,
-        args: Args<'_>,
-        owned_arg: &mut Option<Vec<u8>>,
-        yielder: &mut dyn Yield,
-        out: &mut Vec<u8>,
-    ) -> Called {
+        call: impl FnOnce(&mut Self, &mut Client) -> T,
+    ) -> T {
+        if client.tracking.is_none() {
+            return call(self, client);
+        }
         // CLIENT CACHING applies to the next command, or to all of the next transaction.
         let is_about_next = self
             .server
@@ -43,9 +39,9 @@ impl Engine {
         if !is_about_next && client.transaction.is_none() {
             client.info.set_flags(ClientFlags::CACHING, false);
         }
-        let author = self.effects.set_noloop_writer(client.info.noloop_id());
-        let called = self.call(client, admission, args, owned_arg, yielder, out);
-        self.effects.set_noloop_writer(author);
+        let writer = self.effects.set_noloop_writer(client.info.noloop_id());
+        let called = call(self, client);
+        self.effects.set_noloop_writer(writer);
         called
     }
 

@@ -237,18 +237,18 @@ impl Harness {
     /// Deletes expired keys and fields that no command accesses, each executor in its share of the partitions.
     fn sweep(&mut self) {
         for (number, (engine, sweeper)) in self.executors.iter_mut().zip(&mut self.sweepers).enumerate() {
-            let (stats, heard, now_ms) = (engine.stats.clone(), engine.heard(), engine.now_ms);
+            let (stats, event_mask, now_ms) = (engine.stats.clone(), engine.event_mask(), engine.now_ms);
             assert!(engine.enter(), "nobody has the global lock");
             let ran_out = sweeper.run(Pass {
                 keyspace: self.services.keyspace,
-                share: (number, self.services.workers()),
+                share: kvick_store::Share { worker: number, workers: self.services.workers() },
                 now_ms,
                 budget: Duration::from_secs(60),
                 acceptable_percent: 0,
                 lazy: engine.runtime_config.commands.lazy_expire,
                 counters: &stats.keyspace,
                 effects: engine.effects(),
-                heard,
+                event_mask,
             });
             assert!(!ran_out, "the tests have few keys");
             engine.settle_consequences();
