@@ -156,7 +156,7 @@ impl Parser {
         node.ping_sent_ms = number(ping_sent)?;
         node.pong_received_ms = number(pong_received)?;
         node.config_epoch = number(config_epoch)?;
-        if node.primary.is_some() && node.flags.contains(NodeFlags::REPLICA) {
+        if node.primary.is_some() {
             node.config_epoch = 0;
         }
         node.connected = link == "connected";

@@ -74,7 +74,8 @@ fn lines_describe_nodes() {
 #[test]
 fn repairs_are_those_of_valkey() {
     let (conf, repairs) = parse(
-        "\n{a} 127.0.0.1:7000@17000,,tls-port=0,shard-id={d} myself,master - 0 0 3 connected 0-10 5 12-11 20 [7->-{c}]\n\
+        "\n{a} 127.0.0.1:7000@17000,,tls-port=0,shard-id={d} myself,master - 0 0 3 connected 0-10 5 12-11 20 \
+             [7->-{c}]\n\
          {b} 127.0.0.1:7001,h.example slave,noaddr {a} 0 5 9 disconnected 5-6\n  \n\
          {e} :0@0,,shard-id={f} replica {a} 0 0 0 disconnected\n\
          vars currentEpoch 1 lastVoteEpoch 2 other 7",
@@ -276,6 +277,8 @@ proptest! {
         }
         if let Ok((conf, _)) = NodesConf::parse(&bytes, tls_bus) {
             let text = conf.write().expect("what was read can be written");
+            // Nodes in handshake are not written, but others may refer to them.
+            prop_assume!(conf.nodes.iter().all(|node| !node.flags.contains(NodeFlags::HANDSHAKE)));
             let (again, repairs) = NodesConf::parse(text.as_bytes(), tls_bus).expect("what was written can be read");
             prop_assert_eq!(repairs, []);
             prop_assert_eq!(again.write(), Ok(text));
