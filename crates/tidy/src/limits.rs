@@ -30,7 +30,7 @@ impl Default for Limits {
             layers: &[
                 &["resp"],
                 &["store"],
-                &["rdb", "script", "runtime"],
+                &["rdb", "script", "runtime", "cluster"],
                 &["commands", "config"],
                 &["core"],
                 &["acl", "scripting", "net"],

@@ -1,0 +1,25 @@
+//! Which texts about a node can be stored in `nodes.conf` and read back.
+//!
+//! The file separates fields with spaces, lines with newlines, and the parts of an address with `,`, `=`, `:` and
+//! `@`, without quoting. A text that another node announces must not break that.
+
+/// Whether `text` can be a host name: no whitespace, control characters, quotes or commas.
+pub(crate) fn is_host(text: &str) -> bool {
+    text.chars().all(|character| !breaks_line(character) && character != ',')
+}
+
+/// Whether `text` can be an IP address: as a host name, without the `@` before the bus port.
+pub(crate) fn is_address(text: &str) -> bool {
+    is_host(text) && !text.contains('@')
+}
+
+/// Whether `text` can be the value of an auxiliary field. Valkey refuses to load the file if a value has one of the
+/// punctuation characters.
+pub(crate) fn is_value(text: &str) -> bool {
+    text.chars().all(|character| !breaks_line(character) && !",=!#$%&()*+;<>?@[]^{|}~".contains(character))
+}
+
+/// Whether a character ends a field or starts a quoted one.
+fn breaks_line(character: char) -> bool {
+    character.is_control() || character.is_whitespace() || matches!(character, '"' | '\'')
+}
