@@ -65,6 +65,14 @@ pub struct DeclaredKey {
     pub hash: u64,
 }
 
+/// A large argument moved out of its batch.
+pub struct LargeArgument {
+    /// Index among the batch's large arguments.
+    pub index: usize,
+    /// Its bytes.
+    pub buffer: Vec<u8>,
+}
+
 /// Input moved out of its connection while its requests are executed.
 pub struct DetachedInput {
     /// The connection.
@@ -133,10 +141,10 @@ impl Batch {
 
     /// Moves out the buffer of the large argument that the request's command keeps. Until it is put back, the argument
     /// reads as empty.
-    pub fn take_large(&mut self, request: &Request, shared: &[u8]) -> Option<(usize, Vec<u8>)> {
+    pub fn take_large(&mut self, request: &Request, shared: &[u8]) -> Option<LargeArgument> {
         let ResolvedCommand::For(command, _) = request.resolved else { return None };
-        let place = self.args(request, shared).big_index(command.spec.takes?)?;
-        self.big.get_mut(place).map(|buffer| (place, std::mem::take(buffer)))
+        let index = self.args(request, shared).big_index(command.spec.takes?)?;
+        self.big.get_mut(index).map(|buffer| LargeArgument { index, buffer: std::mem::take(buffer) })
     }
 
     /// Removes the requests; the caller has put the detached inputs back.

@@ -6,9 +6,15 @@ use kvick_resp::OwnedArgs;
 use kvick_store::{Address, Key, Keyspace, Watcher};
 use std::sync::Arc;
 
+/// A command in an open transaction.
+pub(crate) struct QueuedCommand {
+    pub(crate) command: &'static CommandInfo,
+    pub(crate) request: OwnedArgs,
+}
+
 /// An open transaction.
 pub struct Transaction {
-    pub(crate) queue: Vec<(&'static CommandInfo, OwnedArgs)>,
+    pub(crate) queue: Vec<QueuedCommand>,
     /// The combined flags of its commands; a permissive flag is set only if all commands have it.
     pub(crate) flags: Flags,
     /// Memory used by the queue, in bytes.
@@ -47,18 +53,18 @@ impl Transaction {
 
     /// Memory used by its commands, in bytes.
     pub fn memory(&self) -> usize {
-        self.bytes + self.queue.capacity() * size_of::<(&CommandInfo, OwnedArgs)>()
+        self.bytes + self.queue.capacity() * size_of::<QueuedCommand>()
     }
 
     /// Whether one of its commands runs a script or function.
     pub(crate) fn may_run_script(&self) -> bool {
-        self.queue.iter().any(|(command, _)| command.class == Class::Script)
+        self.queue.iter().any(|queued| queued.command.class == Class::Script)
     }
 
     /// Whether one of its SELECT commands may be refused at execution, so that the databases of later commands are
     /// unknown.
     pub(crate) fn may_be_refused_database(&self, is_unrestricted: bool) -> bool {
-        let has = |flag| self.queue.iter().any(|(command, _)| command.spec.flags.contains(flag));
+        let has = |flag| self.queue.iter().any(|queued| queued.command.spec.flags.contains(flag));
         has(Flags::SELECTS) && (!is_unrestricted || has(Flags::LOGS_IN))
     }
 

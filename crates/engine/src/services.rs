@@ -11,15 +11,14 @@ use kvick_commands::table::{CommandInfo, CommandTable};
 use kvick_config::tables::security;
 use kvick_config::words::ProtectedAction;
 use kvick_core::Core;
-use kvick_core::clients::ClientInfo;
 use kvick_core::handover::Handover;
 use kvick_durability::DurableCore;
-use kvick_net::socket::Socket;
+use kvick_net::listen::NewConnection;
 use kvick_replication::ReplicatedCore;
 use std::any::Any;
 use std::ops::Deref;
+use std::sync::OnceLock;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, OnceLock};
 
 /// Maximum bytes that a worker passes to one write on a connection.
 pub const WRITTEN_AT_ONCE: usize = 1024 * 1024;
@@ -46,7 +45,7 @@ pub struct Services {
     /// Users and their permissions.
     pub acl: Acl,
     /// New connections on their way to their workers.
-    pub connections: Handover<(Socket, Arc<ClientInfo>)>,
+    pub connections: Handover<NewConnection>,
     /// Active defragmentation.
     pub defrag: Defrag,
     /// Maximum bytes passed to one write on a connection; 0 when replies go through the block lists.

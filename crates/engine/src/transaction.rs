@@ -10,7 +10,7 @@ use super::locking::Scripts;
 use super::permission::Admitted;
 use super::yielding::Yield;
 use crate::handlers::Handler;
-use crate::queued::{Transaction, WatchedKey, Watching};
+use crate::queued::{QueuedCommand, Transaction, WatchedKey, Watching};
 use crate::session::{Client, Fate};
 use crate::transactions::Control;
 use kvick_acl::log::Context as AclContext;
@@ -80,7 +80,7 @@ impl Engine {
             };
             transaction.db = selected_by(command, args, self.server.keyspace.databases()).unwrap_or(transaction.db);
             transaction.bytes += owned.memory();
-            transaction.queue.push((command, owned));
+            transaction.queue.push(QueuedCommand { command, request: owned });
             if self.runtime_config.limits.query_buffer_exceeded(transaction.bytes) {
                 kvick_runtime::logging::warning(format_args!(
                     "Closing client that reached max query buffer length: id={} addr={} multi-mem={}",
@@ -212,7 +212,7 @@ impl Engine {
         }
         let watching = client.watching.take().unwrap_or_default();
         // Commands that lock the keys they encounter by themselves (SCAN) may not do so while others are locked.
-        let global = transaction.queue.iter().any(|(command, request)| {
+        let global = transaction.queue.iter().any(|QueuedCommand { command, request }| {
             command.spec.flags.contains(Flags::TOUCHES_ARBITRARY_KEYS)
                 || self.needs_global_lock(command, request.args())
         }) || transaction.may_be_refused_database(client.is_unrestricted());
@@ -258,7 +258,7 @@ impl Engine {
         let keyspace = self.server.keyspace;
         let mut addresses = watching.addresses(self.server.keyspace);
         let mut selected = db;
-        for (command, request) in &transaction.queue {
+        for QueuedCommand { command, request } in &transaction.queue {
             let args = request.args();
             selected = selected_by(command, args, keyspace.databases()).unwrap_or(selected);
             // As for a single command: if the arguments do not determine the keys, the command will answer an error.
@@ -280,7 +280,7 @@ impl Engine {
         Reply::new(out, client.version).array(transaction.len());
         self.in_transaction = true;
         self.effects.begin_group();
-        for (command, request) in &transaction.queue {
+        for QueuedCommand { command, request } in &transaction.queue {
             let (args, start) = (request.args(), out.len());
             let invocation = Invocation { command, args };
             if let Err(error) = self.may_still_run(client, command, args) {

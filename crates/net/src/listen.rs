@@ -303,6 +303,14 @@ fn group_id(name: &[u8]) -> io::Result<u32> {
     id.ok_or_else(missing)
 }
 
+/// An accepted connection on its way to its worker.
+pub struct NewConnection {
+    /// Its socket.
+    pub socket: Socket,
+    /// Its client, which names the worker.
+    pub info: Arc<ClientInfo>,
+}
+
 /// Decides whether to accept a new connection, and which worker serves it. A refused client receives an error line.
 pub fn admit(
     core: &Core,
@@ -310,7 +318,7 @@ pub fn admit(
     peer: Peer,
     runtime_config: &RuntimeConfig,
     has_open_default_user: bool,
-) -> Option<(Socket, Arc<ClientInfo>)> {
+) -> Option<NewConnection> {
     if core.clients.count() >= runtime_config.maxclients {
         core.rejected_connections.fetch_add(1, Ordering::Relaxed);
         return refuse(&mut socket, b"-ERR max number of clients reached\r\n");
@@ -337,7 +345,7 @@ pub fn admit(
     info.set_flags(ClientFlags::UNIX, peer.unix);
     let info = Arc::new(info);
     core.clients.add(info.clone());
-    Some((socket, info))
+    Some(NewConnection { socket, info })
 }
 
 /// Whether protected mode refuses a client. `has_open_default_user`: the default user needs no password.

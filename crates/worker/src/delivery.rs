@@ -59,6 +59,10 @@ impl Pending {
     }
 }
 
+/// Where a message is among the replies, per protocol, once it is encoded.
+#[derive(Default)]
+pub(super) struct Encoded([Option<Range<usize>>; 2]);
+
 /// Deliveries in progress.
 #[derive(Default)]
 pub(super) struct Deliveries {
@@ -208,7 +212,7 @@ impl Worker {
         audience: Audience<'_>,
         connections: impl Iterator<Item = (usize, u64)>,
     ) {
-        let mut written = [None, None];
+        let mut encoded = Encoded::default();
         for (token, stamp) in connections {
             let Some(connection) = self.connections.get(token) else { continue };
             let client = &connection.client;
@@ -222,24 +226,26 @@ impl Worker {
                 continue;
             }
             let version = client.version;
-            self.push(token, version, &mut written, |out| message.write(audience, version, out));
+            self.push(token, version, &mut encoded, |out| message.write(audience, version, out));
         }
     }
 
-    /// Delivers a message to an existing connection. `written` holds the position of the encoded message per protocol,
-    /// once it is encoded.
+    /// Delivers a message to an existing connection. It is encoded unless `encoded` has it for this
+    /// protocol.
     pub(super) fn push(
         &mut self,
         token: usize,
         version: Version,
-        written: &mut [Option<(usize, usize)>; 2],
+        encoded: &mut Encoded,
         write: impl FnOnce(&mut Vec<u8>),
     ) {
-        let (start, end) = *written[usize::from(version == Version::Resp3)].get_or_insert_with(|| {
-            let start = self.replies.len();
-            write(&mut self.replies);
-            (start, self.replies.len())
-        });
+        let Range { start, end } = encoded.0[usize::from(version == Version::Resp3)]
+            .get_or_insert_with(|| {
+                let start = self.replies.len();
+                write(&mut self.replies);
+                start..self.replies.len()
+            })
+            .clone();
         let connection = &mut self.connections[token];
         if connection.reached_in != self.writes {
             connection.reached_in = self.writes;

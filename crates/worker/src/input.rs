@@ -402,7 +402,7 @@ impl Worker {
                 break;
             }
             let large = if may_take && !self.engine.is_monitored() { batch.take_large(request, shared) } else { None };
-            let (place, mut owned_arg) = large.map_or((0, None), |(place, buffer)| (place, Some(buffer)));
+            let (index, mut owned_arg) = large.map_or((0, None), |large| (large.index, Some(large.buffer)));
             let rest = Rest { requests: &all[next..], batch, shared };
             let parsed = ParsedRequest { args: batch.args(request, shared), resolved: request.resolved };
             let executed = self.execute_one(token, parsed, &mut owned_arg, rest, &mut start);
@@ -412,7 +412,7 @@ impl Worker {
             if let Some(stop) = executed.stop {
                 let is_pending = stop.is_pending();
                 if let Some(buffer) = owned_arg.filter(|_| is_pending) {
-                    batch.big[place] = buffer;
+                    batch.big[index] = buffer;
                 }
                 let from = if is_pending { number } else { next };
                 if is_pending || !is_rest_deferred {

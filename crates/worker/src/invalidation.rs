@@ -1,6 +1,7 @@
 //! Delivers invalidations to clients that cache keys; see [`kvick_core::tracking`].
 
 use super::Worker;
+use super::delivery::Encoded;
 use kvick_core::clients::{ClientFlags, ClientInfo};
 use kvick_core::executor::Executor;
 use kvick_core::tracking::Invalidation;
@@ -14,7 +15,7 @@ use std::sync::atomic::Ordering;
 impl Worker {
     /// Delivers an invalidation, which is the message with this number, to clients with tokens in a range.
     pub(super) fn deliver_invalidation(&mut self, number: u64, invalidation: &Invalidation, tokens: Range<usize>) {
-        let mut written = [None, None];
+        let mut encoded = Encoded::default();
         for target in invalidation.targets(tokens) {
             let connection = self.connections.get(target.token).filter(|connection| {
                 let client = &connection.client;
@@ -31,7 +32,7 @@ impl Worker {
             // RESP2 has no pushes, but subscribed clients accept messages.
             let is_reached = version == Version::Resp3 || (target.origin.is_some() && client.subscriptions.is_some());
             if is_reached && connection.heard_to <= number {
-                self.push(target.token, version, &mut written, |out| invalidation.write(version, out));
+                self.push(target.token, version, &mut encoded, |out| invalidation.write(version, out));
             }
         }
     }
@@ -56,7 +57,7 @@ impl Worker {
         client.set_flags(ClientFlags::BROKEN_REDIRECT, true);
         if connection.client.version == Version::Resp3 && connection.client.fate == Fate::Open {
             let redirect = client.redirect.load(Ordering::Relaxed);
-            self.push(token, Version::Resp3, &mut [None, None], |out| write_disconnected(redirect, out));
+            self.push(token, Version::Resp3, &mut Encoded::default(), |out| write_disconnected(redirect, out));
         }
     }
 }

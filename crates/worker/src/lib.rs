@@ -35,7 +35,7 @@ use kvick_engine::batch::Batch;
 use kvick_engine::engine::Engine;
 use kvick_engine::services::Services;
 use kvick_engine::session::{Client, Fate};
-use kvick_net::listen::Listeners;
+use kvick_net::listen::{Listeners, NewConnection};
 use kvick_net::socket::Socket;
 use kvick_replication::migration::MigrationJob;
 use kvick_runtime::affinity::{self, Role};
@@ -327,8 +327,8 @@ impl Worker {
     fn read_mailbox(&mut self) {
         let mailbox = self.mailbox.clone();
         let messages: Vec<Message> = mailbox.drain().collect();
-        while let Some((socket, info)) = self.server.connections.take(self.number) {
-            self.add(socket, info);
+        while let Some(new) = self.server.connections.take(self.number) {
+            self.add(new);
         }
         while let Some(job) = self.server.migration.finished.take(self.number) {
             self.returned.push(*job);
@@ -352,7 +352,8 @@ impl Worker {
     }
 
     /// Takes over a connection.
-    fn add(&mut self, socket: Socket, info: Arc<ClientInfo>) {
+    fn add(&mut self, new: NewConnection) {
+        let NewConnection { socket, info } = new;
         let identity = Identity::for_new_connection(self.server, &self.server.acl);
         let id = info.id;
         let entry = self.connections.vacant_entry();
@@ -457,13 +458,13 @@ impl Worker {
             };
             let is_open = self.server.acl.default_user().nopass;
             let config = &self.engine.runtime_config;
-            let Some((socket, info)) = kvick_net::listen::admit(self.server, socket, peer, config, is_open) else {
+            let Some(new) = kvick_net::listen::admit(self.server, socket, peer, config, is_open) else {
                 continue;
             };
-            if info.worker == self.number {
-                self.add(socket, info);
+            if new.info.worker == self.number {
+                self.add(new);
             } else {
-                self.server.connections.put(self.server, info.worker, (socket, info));
+                self.server.connections.put(self.server, new.info.worker, new);
             }
         }
         if !self.unfinished.contains(&listener) {
