@@ -119,7 +119,7 @@ impl Engine {
     }
 
     /// Whether a client's user may run a command now, in the selected database. The caller reports refusals and
-    /// [records](Self::note_denied) them.
+    /// [records](Self::record_denied) them.
     #[inline]
     pub fn permits(&self, client: &Client, command: &CommandInfo, args: Args<'_>) -> Result<(), Denied> {
         client.check(self.server, command, args)

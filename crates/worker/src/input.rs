@@ -293,7 +293,7 @@ impl Worker {
         self.execute_whole_batch();
     }
 
-    /// Executes the batch's only request on the [fast path](kvick_engine::fast_path) if it qualifies, which is common when
+    /// Executes the batch's only request on the fast path if it qualifies, which is common when
     /// clients wait for each reply. It skips grouping and prefetching. Returns whether it did.
     #[inline]
     fn execute_only(&mut self) -> bool {

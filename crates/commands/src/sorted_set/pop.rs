@@ -40,7 +40,7 @@ const fn blocking_pop_spec(name: &'static str, summary: &'static str) -> Spec {
         .args(const { &[Arg::key("key").multiple(), Arg::double("timeout")] })
 }
 
-/// ZPOPMIN key [count]
+/// `ZPOPMIN key [count]`
 pub const ZPOPMIN: Command<Handler> =
     Command::new(pop_spec("zpopmin", "Takes the members with the lowest scores out of a sorted set."), zpopmin);
 
