@@ -363,7 +363,7 @@ fn valkey_loads_the_nodes_conf_that_this_writes() {
     };
     let server = Server::start(&program, ports, Some(&conf.write().expect("it can be written")));
 
-    // CLUSTER NODES has the addresses for clients, and nothing that nodes.conf has behind host names.
+    // CLUSTER NODES shows the addresses for clients, and no fields after the host name.
     let shown = server.call("CLUSTER NODES");
     let (shown, repairs) = NodesConf::parse(shown.as_bytes(), false).expect("lines as in nodes.conf");
     assert_eq!(repairs.len(), 1, "the current epoch is not shown: {repairs:?}");

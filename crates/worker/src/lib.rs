@@ -1,7 +1,7 @@
 //! A worker: a thread with its own event loop that reads, parses and executes requests and writes replies.
 //!
 //! Each turn waits for events, reads and parses available input into a [`Batch`], prefetches the memory that the batch
-//! touches, executes it on the [`engine`](kvick_engine::engine), and writes each connection's replies with one call. The input read from one
+//! touches, executes it on the [`Engine`], and writes each connection's replies with one call. The input read from one
 //! connection per turn is bounded, so a deep pipeline cannot starve other connections.
 //!
 //! Poll events are edge-triggered. A short read means that the socket is empty; any other connection goes on the

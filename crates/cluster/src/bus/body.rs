@@ -12,9 +12,9 @@ use crate::slots::SlotsRef;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[repr(u16)]
 pub enum MessageType {
-    /// A sign of life that wants a PONG.
+    /// A heartbeat. The receiver answers with a PONG.
     Ping = 0,
-    /// The answer to PING and MEET, or news for all nodes.
+    /// The answer to PING and MEET, or a broadcast of the sender's changed state.
     Pong = 1,
     /// A PING that asks the receiver to add the sender to its nodes.
     Meet = 2,

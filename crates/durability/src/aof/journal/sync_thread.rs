@@ -118,7 +118,7 @@ fn create(path: &Path) -> io::Result<File> {
 }
 
 fn sync_task(task: &Task, journal: &File) {
-    // If nobody uses the increment any more, others have synced it.
+    // An increment that is no longer in use has already been synced by another thread.
     let Some(checkpoint) = task.checkpoint.upgrade() else { return };
     if checkpoint.offset() >= task.offset {
         return;

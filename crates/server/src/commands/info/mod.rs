@@ -1,7 +1,7 @@
 //! INFO: the server's state, in sections of `name:value` lines.
 //!
 //! Names, order and formats are the reference's, for the tools that parse them. A field about something that does not
-//! exist here has the value that the reference shows while it is unused.
+//! exist here has the value that the reference shows when the feature is not in use.
 
 mod clients;
 mod commands;
