@@ -52,7 +52,7 @@ pub struct SlotMap {
     pub allow_reads_when_down: bool,
     /// `cluster-allow-pubsubshard-when-down`.
     pub allow_pubsubshard_when_down: bool,
-    owners: Box<[NodeIndex]>,
+    pub(super) owners: Box<[NodeIndex]>,
 }
 
 /// What [`SlotMap::route`] needs to know about a request.
