@@ -4,10 +4,13 @@
 //! the key contains a hash tag, a non-empty substring between the first `{` and the
 //! next `}`, only that substring is hashed, so that related keys can share a slot.
 //!
-//! Every request of a cluster computes the CRC of its keys. It takes sixteen bytes at a time, each looked up in a table
-//! of its own ("slicing"): the CRC is linear, so the sum over a block is the sum of what each byte adds at its
+//! Every request of a cluster computes the CRC of its keys, by [`folding`] if the processor can multiply polynomials.
+//! Otherwise it takes sixteen bytes at a time, each looked up in a table of its own ("slicing"): the CRC is linear, so the sum over a block is the sum of what each byte adds at its
 //! distance from the block's end. The lookups do not depend on each other. The CRC starts at 0, so leading zero bytes
 //! do not change it, and a key's odd bytes are its first block, padded in front.
+
+#[cfg(target_arch = "x86_64")]
+mod folding;
 
 /// Number of slots in a cluster.
 pub const SLOTS: u16 = 16_384;
@@ -47,8 +50,19 @@ static TABLES: [[u16; 256]; BLOCK] = {
 /// The slot of a key.
 #[inline]
 pub fn slot(key: &[u8]) -> u16 {
-    let part = if has_brace(key) { hashed_part(key) } else { key };
-    crc16(part) % SLOTS
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("pclmulqdq") {
+        // SAFETY: the processor supports the instruction.
+        let sum = unsafe { folding::crc16_without_brace(key) };
+        return sum.unwrap_or_else(|| crc16_of_tagged(key)) % SLOTS;
+    }
+    (if has_brace(key) { crc16_of_tagged(key) } else { crc16(key) }) % SLOTS
+}
+
+/// The CRC of the part of a key that determines its slot.
+#[cold]
+fn crc16_of_tagged(key: &[u8]) -> u16 {
+    crc16(hashed_part(key))
 }
 
 /// The slot of all keys that match a glob-style pattern, if the pattern shows that they have the same: it contains a
@@ -60,7 +74,6 @@ pub fn slot_of_pattern(pattern: &[u8]) -> Option<u16> {
     (tag.len() < plain.len()).then(|| crc16(tag) % SLOTS)
 }
 
-#[cold]
 fn hashed_part(key: &[u8]) -> &[u8] {
     let Some(open) = key.iter().position(|byte| *byte == b'{') else { return key };
     let inner = &key[open + 1..];
@@ -131,9 +144,12 @@ mod tests {
     /// The definition, bit by bit.
     fn reference(bytes: &[u8]) -> u16 {
         bytes.iter().fold(0, |sum, byte| {
-            (0..8).fold(sum ^ u16::from(*byte) << 8, |sum: u16, _| {
-                if sum & 0x8000 == 0 { sum << 1 } else { (sum << 1) ^ POLYNOMIAL }
-            })
+            (0..8).fold(
+                sum ^ u16::from(*byte) << 8,
+                |sum: u16, _| {
+                    if sum & 0x8000 == 0 { sum << 1 } else { (sum << 1) ^ POLYNOMIAL }
+                },
+            )
         })
     }
 
@@ -155,6 +171,9 @@ mod tests {
         for len in 0..100 {
             for part in bytes.windows(len.max(1)).map(|part| &part[..len]) {
                 assert_eq!(crc16(part), reference(part), "{}", part.escape_ascii());
+                if !part.contains(&b'{') {
+                    assert_eq!(slot(part), reference(part) % SLOTS, "{}", part.escape_ascii());
+                }
             }
         }
     }
@@ -164,9 +183,11 @@ mod tests {
         for len in 0..40 {
             let mut key = vec![b'z'; len];
             assert!(!has_brace(&key));
+            assert_eq!(slot(&key), reference(&key) % SLOTS);
             for at in 0..len {
                 key[at] = b'{';
                 assert!(has_brace(&key), "{at} of {len}");
+                assert_eq!(slot(&[&key, &b"a}b"[..]].concat()), reference(&[&key[at + 1..], b"a"].concat()) % SLOTS);
                 // The neighbours differ from a brace by one bit or by one.
                 for other in [b'|', b'z', b'}', 0xfb, 0x7a, 0, 0xff, 0x80] {
                     key[at] = other;
@@ -178,7 +199,8 @@ mod tests {
 
     #[test]
     fn patterns_with_a_complete_hash_tag_or_no_wildcard_have_a_slot() {
-        for (pattern, key) in [("{a}*", "a"), ("x{ab}[1]", "ab"), ("plain", "plain"), ("", ""), ("{}x", "{}x"), ("{x", "{x")]
+        for (pattern, key) in
+            [("{a}*", "a"), ("x{ab}[1]", "ab"), ("plain", "plain"), ("", ""), ("{}x", "{}x"), ("{x", "{x")]
         {
             assert_eq!(slot_of_pattern(pattern.as_bytes()), Some(slot(key.as_bytes())), "{pattern}");
         }
