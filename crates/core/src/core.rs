@@ -221,6 +221,11 @@ impl Core {
         self.put_delivery(worker, delivery, from == Executor::Worker(worker));
     }
 
+    /// Makes the workers unsubscribe clients from the shard channels of slots that this node's shard does not own.
+    pub fn announce_lost_slots(&self) {
+        (0..self.workers()).for_each(|worker| self.put_delivery(worker, Delivery::SlotsLost, false));
+    }
+
     /// Answers a client that waited, from any thread.
     pub fn answer(&self, served: Served) {
         self.put_delivery(served.client.worker, Delivery::Served(served), false);

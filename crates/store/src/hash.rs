@@ -53,6 +53,11 @@ impl KeyHasher {
         KeyHasher { by_slot: true, ..self }
     }
 
+    /// Whether the low bits of a hash are the key's slot.
+    pub const fn is_by_slot(&self) -> bool {
+        self.by_slot
+    }
+
     /// Hashes `bytes`.
     #[inline]
     pub fn hash(&self, bytes: &[u8]) -> u64 {
@@ -151,6 +156,16 @@ mod tests {
             let mut reference = BuildHasherDefault::<DefaultHasher>::default().build_hasher();
             reference.write(&bytes[..len]);
             assert_eq!(ours.hash(&bytes[..len]), reference.finish(), "length {len}");
+        }
+    }
+
+    #[test]
+    fn hashes_by_slot_differ_only_in_the_slot() {
+        let hasher = KeyHasher::with_secret(1, 2);
+        for key in [&b""[..], b"key", b"{tag}key", b"a longer key, which has several blocks"] {
+            let hash = hasher.by_slot().hash(key);
+            assert_eq!(super::slot_of(hash), crate::slot::slot(key));
+            assert_eq!(hash >> 14, hasher.hash(key) >> 14);
         }
     }
 

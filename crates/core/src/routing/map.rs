@@ -52,7 +52,19 @@ pub struct SlotMap {
     pub allow_reads_when_down: bool,
     /// `cluster-allow-pubsubshard-when-down`.
     pub allow_pubsubshard_when_down: bool,
-    pub(super) owners: Box<[NodeIndex]>,
+    /// The owner of each slot: see [`set_owner`](Self::set_owner).
+    pub owners: Owners,
+}
+
+/// The owner of each slot.
+#[derive(Clone, Debug)]
+pub struct Owners(Box<[NodeIndex]>);
+
+impl Default for Owners {
+    /// No slot has an owner.
+    fn default() -> Self {
+        Owners(vec![NO_NODE; usize::from(SLOTS)].into_boxed_slice())
+    }
 }
 
 /// What [`SlotMap::route`] needs to know about a request.
@@ -134,20 +146,20 @@ impl SlotMap {
             importing: BTreeMap::new(),
             allow_reads_when_down: false,
             allow_pubsubshard_when_down: false,
-            owners: vec![NO_NODE; usize::from(SLOTS)].into_boxed_slice(),
+            owners: Owners::default(),
         }
     }
 
     /// Sets the owner of a slot. Numbers that are not slots are ignored.
     pub fn set_owner(&mut self, slot: u16, owner: NodeIndex) {
-        if let Some(entry) = self.owners.get_mut(usize::from(slot)) {
+        if let Some(entry) = self.owners.0.get_mut(usize::from(slot)) {
             *entry = owner;
         }
     }
 
     /// The owner of a slot, or [`NO_NODE`].
     pub fn owner(&self, slot: u16) -> NodeIndex {
-        self.owners.get(usize::from(slot)).copied().unwrap_or(NO_NODE)
+        self.owners.0.get(usize::from(slot)).copied().unwrap_or(NO_NODE)
     }
 
     /// The primary of this node's shard: itself, if it is a primary.

@@ -16,7 +16,7 @@ pub mod slot_stats;
 mod tests;
 
 pub use endpoint::{NodeAddress, RouteNode, Viewer};
-pub use map::{CROSS_SLOT, ClusterState, Decision, DownReason, NO_NODE, NodeIndex, Presence, Query, SlotMap};
+pub use map::{CROSS_SLOT, ClusterState, Decision, DownReason, NO_NODE, NodeIndex, Owners, Presence, Query, SlotMap};
 
 use kvick_store::Locked;
 use kvick_store::slot::SLOTS;
