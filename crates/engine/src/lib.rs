@@ -26,6 +26,7 @@ pub mod queued;
 pub mod rejection;
 pub mod replay;
 mod rights;
+pub mod routing;
 pub mod script_call;
 pub mod scripts;
 pub mod services;

@@ -328,6 +328,7 @@ pub fn admit(
         core.rejected_connections.fetch_add(1, Ordering::Relaxed);
         return refuse(&mut socket, PROTECTED.as_bytes());
     }
+    let is_tls = matches!(socket, Socket::Tls(_));
     let stream = match &socket {
         Socket::Tcp(stream) => Some(stream),
         Socket::Tls(stream) => Some(stream.socket()),
@@ -343,6 +344,7 @@ pub fn admit(
     let now = kvick_runtime::clock::unix_ms();
     let info = ClientInfo::new(id, worker, socket.fd(), peer.peer, peer.local, peer.loopback, now);
     info.set_flags(ClientFlags::UNIX, peer.unix);
+    info.set_flags(ClientFlags::TLS, is_tls);
     let info = Arc::new(info);
     core.clients.add(info.clone());
     Some(NewConnection { socket, info })

@@ -23,6 +23,7 @@ mod long_script;
 mod migrating;
 pub mod output;
 mod readiness;
+mod shard_channels;
 mod timers;
 mod violation;
 
@@ -73,6 +74,8 @@ pub struct Worker {
     paused: Vec<usize>,
     /// Pending deliveries to this worker's connections.
     deliveries: delivery::Deliveries,
+    /// Whether subscriptions to shard channels must be checked because slots were lost.
+    slots_lost: bool,
     /// Publishing connections throttled because delivery lags behind.
     throttled: Vec<usize>,
     listeners: Listeners,
@@ -137,6 +140,7 @@ impl Worker {
             poll,
             mailbox,
             connections: Slab::new(),
+            slots_lost: false,
             ready: VecDeque::new(),
             handshakes: handshake::Handshakes::default(),
             paused: Vec::new(),
