@@ -26,6 +26,10 @@ const LINKS: usize = 64;
 
 /// The time between two ticks of the state machine.
 const TICK: Duration = Duration::from_millis(100);
+/// The time between two checks whether a worker still hangs.
+const HANG_CHECK: Duration = Duration::from_millis(10);
+/// The time between two checks whether a replica that is to take over has caught up.
+const OFFSET_CHECK: Duration = Duration::from_millis(1);
 /// Connections accepted per event.
 const ACCEPTED_AT_ONCE: usize = 1000;
 /// Links that may be open: at least twice the nodes of the largest cluster, and strangers.
@@ -84,10 +88,14 @@ impl EventLoop {
     pub fn run(mut self) {
         let mut events = Events::with_capacity(1024);
         loop {
-            let timeout = if self.unread.is_empty() {
-                self.next_tick.saturating_duration_since(Instant::now())
-            } else {
-                Duration::ZERO
+            if self.hangs() {
+                std::thread::sleep(HANG_CHECK);
+                self.host.before_tick();
+                continue;
+            }
+            let timeout = match self.unread.is_empty() {
+                true => self.next_tick.saturating_duration_since(Instant::now()).min(self.wait_max()),
+                false => Duration::ZERO,
             };
             if let Err(error) = self.poll.poll(&mut events, Some(timeout))
                 && error.kind() != ErrorKind::Interrupted
@@ -105,9 +113,23 @@ impl EventLoop {
             self.bus.mailbox.drain().for_each(drop);
             if Instant::now() >= self.next_tick {
                 self.tick();
+            } else if self.wait_max() < TICK {
+                self.bus.step(&mut |_, _| {});
             }
             self.carry_out();
         }
+    }
+
+    /// Whether a worker hangs. Then this node neither sends nor answers, so that another one takes its place.
+    fn hangs(&self) -> bool {
+        let timeout_ms = self.bus.shared.lock().cluster.settings().node_timeout_ms;
+        self.host.hangs_for_ms(timeout_ms / HANG_DIVISOR)
+    }
+
+    /// How long the thread may wait: a manual failover goes on as soon as the replica has caught up.
+    fn wait_max(&self) -> Duration {
+        let awaits_offset = self.bus.shared.lock().cluster.awaited_replication_offset().is_some();
+        if awaits_offset { OFFSET_CHECK } else { TICK }
     }
 
     fn handle(&mut self, event: &Event) {
@@ -163,7 +185,8 @@ impl EventLoop {
                 // The connection is closed by dropping it.
                 continue;
             }
-            let socket = match self.materials().and_then(|materials| BusSocket::accepted(stream, materials.as_deref())) {
+            let socket = match self.materials().and_then(|materials| BusSocket::accepted(stream, materials.as_deref()))
+            {
                 Ok(socket) => socket,
                 Err(error) => {
                     logging::verbose(format_args!("Error accepting cluster node connection: {error}"));
@@ -232,13 +255,6 @@ impl EventLoop {
 
     /// Reads what is available, and passes it to the state machine.
     fn receive(&mut self, id: LinkId) {
-        let timeout_ms = self.bus.shared.lock().cluster.settings().node_timeout_ms;
-        if self.host.hangs_for_ms(timeout_ms / HANG_DIVISOR) {
-            // What waits is read when the worker goes on, or lost with the process.
-            self.unread.insert(id);
-            std::thread::sleep(Duration::from_millis(1));
-            return;
-        }
         let Some(link) = self.links.get_mut(&id) else { return };
         let bus = self.bus;
         let result = link.receive(&mut self.buffer, |frame| {

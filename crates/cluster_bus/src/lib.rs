@@ -162,10 +162,9 @@ impl Bus {
         }
     }
 
-    /// Writes `nodes.conf` and waits until it is on disk; false if that failed. Not for workers.
-    pub fn save_and_wait(&self) -> bool {
-        let content = self.content();
-        self.saver.save_and_wait(content)
+    /// Writes `nodes.conf`, and calls `done` on another thread when it is on disk, or with false if that failed.
+    pub fn save(&self, done: impl FnOnce(bool) + Send + 'static) {
+        self.saver.save(self.content(), true, move |result| done(result.is_ok()));
     }
 
     fn content(&self) -> Vec<u8> {

@@ -37,16 +37,6 @@ impl Saver {
         // The thread lives as long as the process.
         let _ = self.0.send(Job { content, sync, done: Box::new(done) });
     }
-
-    /// Has the content written, and waits until it is on disk; false if that failed.
-    pub fn save_and_wait(&self, content: Vec<u8>) -> bool {
-        let (sender, outcome) = mpsc::channel();
-        self.save(content, true, move |result| {
-            // The receiver waits.
-            let _ = sender.send(result);
-        });
-        outcome.recv().is_ok_and(|result| result.is_ok())
-    }
 }
 
 /// Limits how often tolerated failures are logged.

@@ -13,6 +13,8 @@ pub enum PauseReason {
     Failover = 1,
     /// SHUTDOWN waits for replicas.
     Shutdown = 2,
+    /// A replica in the cluster is taking over.
+    ClusterFailover = 4,
 }
 
 /// All pauses together. The check that no pause is active costs one load.
