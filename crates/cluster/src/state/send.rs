@@ -134,9 +134,12 @@ impl Cluster {
         self.send_to(key, MessageType::Update, Body::Update(update), facts);
     }
 
-    /// Sends a message to a node, if there is a link to it.
+    /// Sends a message to a node, if there is a link to it. The link that the other node has opened will do if there
+    /// is no other: a vote must not get lost because this node is still connecting.
     fn send_to(&mut self, key: NodeKey, kind: MessageType, body: Body<'_>, facts: &Facts<'_>) {
-        let Some(id) = self.nodes[key].link else { return };
+        let node = &self.nodes[key];
+        let open = node.link.filter(|id| self.links.get(id).is_some_and(|link| link.connected));
+        let Some(id) = open.or(node.inbound).or(node.link) else { return };
         if let Some(frame) = self.encode_full(body, MessageFlags::empty(), facts) {
             self.push_frame(id, kind, frame);
         }
