@@ -237,7 +237,7 @@ impl Net {
             }
             for index in 0..self.hosts.len() {
                 // Not all at the same time.
-                if self.hosts[index].up && (self.now_ms + index as u64 * 7) % 100 == 0 {
+                if self.hosts[index].up && (self.now_ms + index as u64 * 7).is_multiple_of(100) {
                     self.command(index, |cluster, facts| cluster.tick(facts));
                 }
             }
