@@ -214,6 +214,11 @@ impl Cluster {
         Label { cluster: self, key }
     }
 
+    /// The node at the other end of a link in a log line.
+    pub(super) fn peer_label(&self, key: Option<NodeKey>) -> String {
+        key.map_or_else(|| "<unknown> (<unknown>)".to_owned(), |key| self.label(key).to_string())
+    }
+
     /// Appends what people call a node: its announced name, or its address.
     pub(super) fn write_human_name(&self, out: &mut impl Write, key: NodeKey) -> fmt::Result {
         let node = &self.nodes[key];

@@ -56,7 +56,8 @@ pub(super) struct Link {
 }
 
 impl Cluster {
-    /// Another node has connected to the bus port.
+    /// Another node has connected to the bus port. A primary that is loading its data must not accept connections:
+    /// what is received can change the data.
     pub fn link_accepted(&mut self, connection: Accepted<'_>, facts: &Facts<'_>) -> LinkId {
         let link = self.add_link(None, facts);
         self.set_addresses(link, connection);

@@ -67,21 +67,20 @@ impl Cluster {
             );
             return;
         }
-        let sender = self.links.get(&id).and_then(|link| link.node);
-        let sender = sender.map_or_else(|| "unknown node".to_owned(), |key| format!("node {}", self.label(key)));
-        log!(self, Warning, "Received invalid {name} packet of length {bytes} from {sender}: {error}");
+        let sender = self.peer_label(self.links.get(&id).and_then(|link| link.node));
+        log!(self, Warning, "Received invalid {name} packet of length {bytes} from node {sender}: {error}");
     }
 
     /// A message with a light header: accepted only if the other end of the link is known.
     fn receive_light(&mut self, id: LinkId, body: LightBody<'_>, facts: &Facts<'_>) {
         let node = self.links.get(&id).and_then(|link| link.node);
         let Some(sender) = node.filter(|key| !self.nodes[*key].in_handshake()) else {
-            let name = node.map_or_else(|| "<unknown> (<unknown>)".to_owned(), |key| self.label(key).to_string());
             log!(
                 self,
                 Notice,
-                "Closing link for node {name} that sent a lightweight message of type {} as its first message on the \
+                "Closing link for node {} that sent a lightweight message of type {} as its first message on the \
                  link",
+                self.peer_label(node),
                 body.message_type().name()
             );
             self.close_link(Some(id), facts.ms());
@@ -96,10 +95,8 @@ impl Cluster {
     }
 
     fn receive_full(&mut self, id: LinkId, header: &Header<'_>, body: &Body<'_>, facts: &Facts<'_>) {
-        if header.message_flags.contains(MessageFlags::EXTENSIONS) {
-            if let Some(link) = self.links.get_mut(&id) {
-                link.extensions = true;
-            }
+        if let Some(link) = self.links.get_mut(&id) {
+            link.extensions |= header.message_flags.contains(MessageFlags::EXTENSIONS);
         }
         let sender = self.sender(id, header, facts);
         if sender == Some(self.myself) {
@@ -228,18 +225,17 @@ impl Cluster {
         if !self.process_role(sender, header) {
             return;
         }
-        if header.primary.is_none() && self.nodes[sender].is_primary() {
-            if was_replica || self.nodes[sender].slots.view() != header.slots {
-                log!(
-                    self,
-                    Notice,
-                    "Mismatch in topology information for sender node {} in shard {}",
-                    self.label(sender),
-                    self.nodes[sender].shard_id
-                );
-                self.process_claim(sender, header.config_epoch, header.slots, facts);
-                self.correct_stale_claim(sender, header.config_epoch, header.slots, facts);
-            }
+        let is_claim = header.primary.is_none() && self.nodes[sender].is_primary();
+        if is_claim && (was_replica || self.nodes[sender].slots.view() != header.slots) {
+            log!(
+                self,
+                Notice,
+                "Mismatch in topology information for sender node {} in shard {}",
+                self.label(sender),
+                self.nodes[sender].shard_id
+            );
+            self.process_claim(sender, header.config_epoch, header.slots, facts);
+            self.correct_stale_claim(sender, header.config_epoch, header.slots, facts);
         }
         if self.nodes[sender].is_primary() && header.config_epoch == self.me().config_epoch {
             self.resolve_collision(sender);

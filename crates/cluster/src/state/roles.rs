@@ -59,11 +59,9 @@ impl Cluster {
                     );
                     return false;
                 }
+                // If the new primary is known as such, it claims the slots itself.
                 if self.nodes[primary].is_replica() {
                     self.replace_in_view(sender, primary, header.config_epoch);
-                } else if self.nodes[sender].slot_count > 0 {
-                    // The new primary is known as such, but has not claimed these slots yet.
-                    self.move_slots(sender, primary);
                 }
             }
             None => {

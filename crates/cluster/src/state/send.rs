@@ -66,6 +66,8 @@ impl Cluster {
     pub(super) fn send_ping(&mut self, id: LinkId, kind: MessageType, facts: &Facts<'_>) {
         let Some(link) = self.links.get(&id) else { return };
         let (inbound, receiver) = (link.inbound, link.node);
+        let direction = if inbound { "inbound" } else { "outbound" };
+        log!(self, Debug, "Sending {} packet to node {} on {direction} link", kind.name(), self.peer_label(receiver));
         let understood = link.extensions || receiver.is_some_and(|key| self.nodes[key].is(NodeFlags::EXTENSIONS));
         if let Some(key) = receiver.filter(|_| !inbound) {
             match kind {
@@ -134,9 +136,12 @@ impl Cluster {
         self.send_to(key, MessageType::Update, Body::Update(update), facts);
     }
 
-    /// Sends a message to a node, if there is a link to it.
+    /// Sends a message to a node, if there is a link to it. The link that the other node has opened will do if there
+    /// is no other: a vote must not get lost because this node is still connecting.
     fn send_to(&mut self, key: NodeKey, kind: MessageType, body: Body<'_>, facts: &Facts<'_>) {
-        let Some(id) = self.nodes[key].link else { return };
+        let node = &self.nodes[key];
+        let open = node.link.filter(|id| self.links.get(id).is_some_and(|link| link.connected));
+        let Some(id) = open.or(node.inbound).or(node.link) else { return };
         if let Some(frame) = self.encode_full(body, MessageFlags::empty(), facts) {
             self.push_frame(id, kind, frame);
         }
@@ -171,7 +176,7 @@ impl Cluster {
             let is_light = node.is(capability) && node.pong_received.is_some_and(|ms| ms >= created_ms);
             if frames[usize::from(is_light)].is_none() {
                 frames[usize::from(is_light)] = if is_light {
-                    encode(&Message::Light(light.clone())).ok()
+                    encode(&Message::Light(light)).ok()
                 } else {
                     self.encode_full(full, MessageFlags::empty(), facts)
                 };
@@ -238,11 +243,6 @@ impl Cluster {
             return;
         }
         self.statistics.count_sent(kind, frame.len() as u64);
-        if self.logs(super::Level::Debug) {
-            let name = self.links.get(&link).and_then(|link| link.node).map(|key| self.nodes[key].id);
-            let name = name.as_ref().map_or("<unknown>", NodeId::as_str);
-            log!(self, Debug, "Sending {} packet to node {name}", kind.name());
-        }
         self.frames.push(Action::Send { link, frame });
     }
 }

@@ -45,6 +45,7 @@ impl Cluster {
     /// inputs, before replying to commands, and whenever the replication offset has reached
     /// [`Cluster::awaited_replication_offset`].
     pub fn settle(&mut self, facts: &Facts<'_>, actions: &mut Vec<Action>) {
+        self.check_takeover(facts);
         // A manual failover that waits asks to be checked again: that is for the next call.
         let mut waits = false;
         let mut rounds = 0;

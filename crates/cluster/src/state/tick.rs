@@ -28,7 +28,7 @@ impl Cluster {
             return;
         }
         self.maintain_links(facts);
-        if self.ticks % RANDOM_PING_TICKS == 0 && !self.settings.debug.no_random_ping {
+        if self.ticks.is_multiple_of(RANDOM_PING_TICKS) && !self.settings.debug.no_random_ping {
             self.ping_random_node(facts);
         }
         let mut counts = ReplicaCounts::default();
@@ -68,8 +68,7 @@ impl Cluster {
         self.suspected_nodes = 0;
         let half_ms = self.settings.node_timeout_ms / 2;
         // As many attempts in a tick as it takes to try each node ten times in half of the node timeout.
-        let mut attempts =
-            if half_ms == 0 { 0 } else { self.nodes.len() as u64 * TICK_MS / half_ms * CONNECTS_PER_TIMEOUT };
+        let mut attempts = (self.nodes.len() as u64 * TICK_MS).checked_div(half_ms).unwrap_or(0) * CONNECTS_PER_TIMEOUT;
         for key in self.nodes.keys() {
             self.enforce_send_buffer_limit(key, facts.ms());
             if self.settings.debug.no_reconnection {
