@@ -113,7 +113,8 @@ struct Existence<'a> {
 impl<'a> Existence<'a> {
     fn add(&mut self, command: &CommandInfo, args: Args<'a>, db: usize, locked: &Locked, now_ms: i64) {
         let keyspace = locked.keyspace();
-        for position in command.spec.slot_positions(args) {
+        // Only keys are locked, not what merely determines the slot.
+        for position in command.spec.key_positions(args).unwrap_or_default() {
             let Some(key) = args.get(position.index) else { continue };
             let first = *self.first.get_or_insert(key);
             self.presence.several |= first != key;

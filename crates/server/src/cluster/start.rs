@@ -15,6 +15,7 @@ use kvick_config::tables::network::{BIND, BIND_SOURCE_ADDR, PORT};
 use kvick_config::tables::process::DIR;
 use kvick_config::tables::tls::{TLS_CLUSTER, TLS_PORT};
 use kvick_config::words::ClusterConfigSave;
+use kvick_core::routing;
 use kvick_net::listen;
 use kvick_runtime::{clock, logging};
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -71,6 +72,9 @@ pub fn start(server: &'static Server) -> Result<&'static ClusterNode, StartError
         turns: Turns::new(server.workers()),
     }));
     bus.run(node, thread).map_err(failed)?;
+    if let Some(routing) = &server.routing {
+        routing.set_bus(Box::new(Publisher(bus)));
+    }
     std::thread::Builder::new()
         .name("cluster".into())
         .spawn(move || {
@@ -81,6 +85,15 @@ pub fn start(server: &'static Server) -> Result<&'static ClusterNode, StartError
     // Settles what reading the file has begun, and publishes the first topology.
     node.configure();
     Ok(node)
+}
+
+/// Publishes messages to other nodes.
+struct Publisher(&'static Bus);
+
+impl routing::Bus for Publisher {
+    fn publish(&self, to_shard: bool, channel: &[u8], message: &[u8]) {
+        self.0.with(|cluster, facts| cluster.publish(channel, message, to_shard, facts));
+    }
 }
 
 fn check_ports(values: &Values) -> Result<(), StartError> {

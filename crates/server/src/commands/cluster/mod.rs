@@ -1,4 +1,4 @@
-//! CLUSTER, CLUSTERSCAN and ASKING.
+//! CLUSTER and ASKING.
 //!
 //! - `membership`: nodes, roles and epochs.
 //! - `slots`: owners of slots, and the keys in slots.
@@ -13,13 +13,13 @@ use crate::server::HasServer;
 use kvick_cluster::state::{Cluster, CommandError, Facts};
 
 use kvick_commands::context::Error;
-use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, LockRule, Spec};
+use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};
 use kvick_engine::session::{Session, SessionHandler};
 use kvick_resp::Args;
 use kvick_store::slot::slot;
 
 /// The family.
-pub static COMMANDS: &[Command<SessionHandler>] = &[CLUSTER, CLUSTERSCAN, ASKING];
+pub static COMMANDS: &[Command<SessionHandler>] = &[CLUSTER, ASKING];
 
 const READ_ONLY: &[Flags] = &[Flags::LOADING, Flags::STALE];
 const STALE: &[Flags] = &[Flags::STALE];
@@ -374,24 +374,6 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
             disabled,
         ),
     ],
-);
-
-/// CLUSTERSCAN cursor [option ...]
-pub const CLUSTERSCAN: Command<SessionHandler> = Command::new(
-    Spec::new("clusterscan", -2)
-        .flags(&[Flags::READONLY, Flags::TOUCHES_ARBITRARY_KEYS])
-        .acl(&[Categories::KEYSPACE])
-        .keys(&[KeySpec::at(1, &[KeyFlags::NOT_KEY])])
-        .doc(Group::Cluster, "9.1.0", "O(N), N being the keys returned", "Iterates over the keys of the cluster.")
-        .tips(&["nondeterministic_output", "request_policy:special", "response_policy:special"])
-        .args(&[
-            Arg::string("cursor"),
-            Arg::pattern("match-pattern").token("MATCH").optional(),
-            Arg::integer("count").token("COUNT").optional(),
-            Arg::string("type").token("TYPE").optional(),
-            Arg::integer("slot").token("SLOT").optional(),
-        ]),
-    disabled,
 );
 
 /// ASKING
