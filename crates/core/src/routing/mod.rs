@@ -88,6 +88,12 @@ impl Routing {
         self.current.read().clone()
     }
 
+    /// The ID of this node; `None` before the first publication.
+    pub fn node_id(&self) -> Option<[u8; 40]> {
+        let map = self.current();
+        map.nodes.get(usize::from(map.myself)).map(|node| node.id)
+    }
+
     /// Number of publications so far. Stable within a batch.
     #[inline]
     pub fn generation(&self) -> u64 {
