@@ -67,6 +67,7 @@ impl ClusterNode {
     /// Runs `change` on the state machine, and makes the changes of this server that follow from it. The caller holds
     /// the global lock.
     pub fn change<T>(&'static self, global: &mut Locked, change: impl FnOnce(&mut Cluster, &Facts<'_>) -> T) -> T {
+        self.note_keys();
         let result = self.bus.with(change);
         self.make_changes(global);
         result
