@@ -321,7 +321,7 @@ fn redirect_blocked(services: &'static Services, map: &SlotMap, global: &mut Loc
     for client in services.clients.all() {
         let Some(waiter) = client.waiter.lock().clone() else { continue };
         let Some(blocked) = Blocked::of(&waiter) else { continue };
-        let Some(slot) = blocked.key_names().next().map(slot) else { continue };
+        let Some(slot) = blocked.slot() else { continue };
         let reads_here = client.flags().contains(ClientFlags::READONLY) && !blocked.writes();
         let error = map.route_blocked(slot, reads_here).error(slot, client.viewer());
         if let Some(error) = error
