@@ -11,6 +11,7 @@
 
 use super::engine::Engine;
 use super::invocation::{DataCall, Invocation, Recipient};
+use super::routing::redirect_blocked;
 use crate::session::Client;
 use kvick_acl::check::Request;
 use kvick_acl::log::Context as AclContext;
@@ -112,6 +113,8 @@ impl Blocked {
 
 /// Answers blocked clients when the server becomes a replica; the caller holds the global lock.
 pub fn unblock_all(core: &ReplicatedCore, global: &mut Locked, stats: &WorkerStats) {
+    // In cluster mode, clients are redirected if their slot has another owner already.
+    redirect_blocked(core, global, stats);
     for client in core.clients.all() {
         let Some(waiter) = client.waiter.lock().clone() else { continue };
         let flags = client.flags();
