@@ -86,6 +86,8 @@ pub struct Engine {
     /// The value of TIME in the running script, as Unix time in microseconds: its start, or the last time the script
     /// yielded.
     pub(super) script_us: Option<i64>,
+    /// The slot of the last script, if it may access only one.
+    pub(super) script_slot: Option<u16>,
     /// Number of this worker's requests blocked by a script.
     pub blocked_by_script: usize,
     /// Whether a script that was visible to others has just ended, so that the requests it blocked must be retried.
@@ -181,6 +183,7 @@ impl Engine {
             monitor_lines: Lines::default(),
             in_transaction: false,
             script_us: None,
+            script_slot: None,
             blocked_by_script: 0,
             ended_long_script: false,
             error_is_counted: false,

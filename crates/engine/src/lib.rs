@@ -32,6 +32,7 @@ pub mod scripts;
 pub mod services;
 pub mod session;
 mod slot_keys;
+mod slot_usage;
 #[cfg(test)]
 mod tests;
 mod tracking;

@@ -19,6 +19,7 @@ use crate::session::Client;
 use kvick_commands::context::Error;
 use kvick_commands::spec::Flags;
 use kvick_commands::table::CommandInfo;
+use kvick_core::Core;
 use kvick_core::clients::ClientFlags;
 use kvick_core::pubsub::Kind;
 use kvick_core::routing::{CROSS_SLOT, Decision, Presence, Query, Routing, SlotMap};
@@ -312,22 +313,24 @@ pub fn publish(services: &'static Services, map: SlotMap, global: &mut Locked, s
     if lost && services.pubsub.directory().size(Kind::Shard) > 0 {
         services.announce_lost_slots();
     }
-    redirect_blocked(services, &current, global, stats);
+    redirect_blocked(services, global, stats);
 }
 
 /// Answers the clients that wait for keys of slots that this node no longer serves. In Valkey a periodic check does
 /// this.
-fn redirect_blocked(services: &'static Services, map: &SlotMap, global: &mut Locked, stats: &WorkerStats) {
-    for client in services.clients.all() {
+pub(super) fn redirect_blocked(core: &Core, global: &mut Locked, stats: &WorkerStats) {
+    let Some(routing) = &core.routing else { return };
+    let map = routing.current();
+    for client in core.clients.all() {
         let Some(waiter) = client.waiter.lock().clone() else { continue };
         let Some(blocked) = Blocked::of(&waiter) else { continue };
-        let Some(slot) = blocked.key_names().next().map(slot) else { continue };
+        let Some(slot) = blocked.slot() else { continue };
         let reads_here = client.flags().contains(ClientFlags::READONLY) && !blocked.writes();
         let error = map.route_blocked(slot, reads_here).error(slot, client.viewer());
         if let Some(error) = error
             && blocked.leave(&waiter, global)
         {
-            services.answer(blocked.end(&waiter, Some(&error), stats));
+            core.answer(blocked.end(&waiter, Some(&error), stats));
         }
     }
 }

@@ -23,6 +23,7 @@ pub mod replication;
 pub mod scripting;
 pub mod shutdown;
 pub mod slot_scan;
+pub mod slot_stats;
 pub mod time;
 
 use kvick_commands::spec::Command;
