@@ -342,6 +342,7 @@ impl Worker {
                 Message::Close(info) => self.close_doomed(&info),
                 Message::Resume => self.resume_paused(),
                 Message::Loaded => self.timers.make_due(),
+                Message::DeleteSlots(slots) => self.engine.delete_slots(&slots),
                 Message::RetryWrites => {
                     let tokens: Vec<usize> = self.connections.iter().map(|(token, _)| token).collect();
                     tokens.into_iter().for_each(|token| self.write_waiting(token));
