@@ -349,7 +349,7 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
                 )
                 .tips(&["nondeterministic_output", "request_policy:all_shards"])
                 .args(SLOT_STATS),
-            disabled,
+            super::slot_stats::slot_stats,
         ),
         Command::new(
             about("slots", 2, READ_ONLY)
