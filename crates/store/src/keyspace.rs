@@ -314,8 +314,9 @@ impl Keyspace {
     pub fn prefetch_bucket(&self, number: usize, hash: u64, exclusive: Option<&Exclusive>) {
         let slots = self.slots(self.database_at(number));
         match exclusive {
-            Some(_) => self.peek_partition(slots, hash, exclusive, |partition| partition.table().prefetch_bucket(hash)),
-            None => slots[self.partition_of(hash)].prefetch(),
+            Some(_) if !self.hasher.is_by_slot() => self.peek_partition(slots, hash, exclusive, |partition| partition.table().prefetch_bucket(hash)),
+            // With thousands of partitions, their own fields are rarely in the cache.
+            _ => slots[self.partition_of(hash)].prefetch(),
         }
     }
 
@@ -330,7 +331,12 @@ impl Keyspace {
     #[inline]
     pub fn prefetch_entries(&self, number: usize, hashes: &[u64], exclusive: Option<&Exclusive>) {
         let slots = self.slots(self.database_at(number));
-        if exclusive.is_none() {
+        if self.hasher.is_by_slot() {
+            for hash in hashes {
+                self.peek_partition(slots, *hash, exclusive, |partition| partition.table().prefetch_segments());
+            }
+        }
+        if exclusive.is_none() || self.hasher.is_by_slot() {
             for hash in hashes {
                 self.peek_partition(slots, *hash, exclusive, |partition| partition.table().prefetch_bucket(*hash));
             }
