@@ -2,7 +2,7 @@
 
 use crate::admission::{Admission, Reasons};
 use crate::clients::Clients;
-use crate::commandlog::CommandLog;
+use crate::commandlog::{CommandLog, bytes_of_words};
 use crate::eviction::Eviction;
 use crate::executor::Executor;
 use crate::inbox::{Delivery, Inboxes, Served};
@@ -12,15 +12,19 @@ use crate::pause::Pause;
 use crate::pubsub::PubSub;
 use crate::pubsub::publication::{Address, Publication};
 use crate::rates::Rates;
+use crate::routing::Routing;
+use crate::routing::slot_stats::SlotUsage;
 use crate::runtime_config::RuntimeConfig;
 use crate::stats::{Totals, WorkerStats};
 use crate::tracking::Tracking;
 use kvick_commands::table::Catalogue;
+use kvick_config::tables::cluster::{CLUSTER_DATABASES, CLUSTER_ENABLED, CLUSTER_SLOT_STATS_ENABLED};
 use kvick_config::tables::{network, process};
 use kvick_config::{Config, Values};
 use kvick_runtime::mailbox::Mailbox;
 use kvick_runtime::{clock, memory};
 use kvick_store::hash::KeyHasher;
+use kvick_store::slot::{SLOTS, slot};
 use kvick_store::{EventClass, Keyspace};
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
@@ -47,6 +51,8 @@ pub struct Core {
     pub admission: Admission,
     /// All connections.
     pub clients: Clients,
+    /// Which node serves which slot, in cluster mode.
+    pub routing: Option<Routing>,
     /// CLIENT PAUSE.
     pub pause: Pause,
     /// Channels and their subscribers.
@@ -96,8 +102,11 @@ impl Core {
     /// Creates a core with these settings and commands. `run_id` identifies this run.
     pub fn new(values: Values, catalogue: &'static Catalogue, run_id: String) -> Self {
         let workers = values.read(network::IO_THREADS).max(1) as usize;
-        let databases = values.read(process::DATABASES) as usize;
+        let is_cluster = values.read(CLUSTER_ENABLED);
+        let databases = values.read(if is_cluster { CLUSTER_DATABASES } else { process::DATABASES }) as usize;
         let partitions = match workers {
+            // One for each slot.
+            _ if is_cluster => usize::from(SLOTS),
             1 => PARTITIONS_ONE_WORKER,
             _ => (workers * PARTITIONS_PER_WORKER).next_power_of_two().min(PARTITIONS_MAX),
         };
@@ -109,6 +118,7 @@ impl Core {
             catalogue,
             admission: Admission::default(),
             clients: Clients::default(),
+            routing: is_cluster.then(Routing::default),
             pause: Pause::default(),
             // The thread that executes the primary's commands publishes like a worker.
             pubsub: PubSub::new(workers + 1),
@@ -134,7 +144,7 @@ impl Core {
             workers,
             shutting_down: AtomicBool::new(false),
         };
-        core.update_memory_limit(&core.runtime_config());
+        core.apply_to_commands(&core.runtime_config());
         core.keyspace.lazy_free.run(memory::register_thread);
         core
     }
@@ -164,6 +174,7 @@ impl Core {
         self.stats.iter().for_each(|stats| stats.reset_commands());
         self.rates.lock().reset();
         self.rejected_connections.store(0, Ordering::Relaxed);
+        self.routing.iter().for_each(|routing| routing.slot_stats.reset_all());
         self.keyspace.lazy_free.reset();
         self.eviction.reset();
     }
@@ -211,6 +222,11 @@ impl Core {
         self.put_delivery(worker, delivery, from == Executor::Worker(worker));
     }
 
+    /// Makes the workers unsubscribe clients from the shard channels of slots that this node's shard does not own.
+    pub fn announce_lost_slots(&self) {
+        (0..self.workers()).for_each(|worker| self.put_delivery(worker, Delivery::SlotsLost, false));
+    }
+
     /// Answers a client that waited, from any thread.
     pub fn answer(&self, served: Served) {
         self.put_delivery(served.client.worker, Delivery::Served(served), false);
@@ -225,7 +241,15 @@ impl Core {
 
     /// Publishes a message from a worker; returns the number of subscribers that receive it.
     pub fn publish(&self, from: Executor, address: Address, channel: &[u8], payload: &[u8]) -> usize {
-        self.put_messages(from, |put| self.pubsub.publish(address, channel, payload, put))
+        let receivers = self.put_messages(from, |put| self.pubsub.publish(address, channel, payload, put));
+        if let Some(routing) = &self.routing
+            && address == Address::Shard
+            && routing.slot_stats.is_enabled()
+        {
+            let bytes = bytes_of_words([b"smessage", channel, payload].into_iter()) * receivers;
+            routing.slot_stats.add(slot(channel), SlotUsage { bytes_out: bytes as u64, ..SlotUsage::default() });
+        }
+        receivers
     }
 
     /// Runs `publish`, which puts messages into inboxes, and then wakes the workers that need it, except `from`.
@@ -275,14 +299,18 @@ impl Core {
         let mut current = self.runtime_config.write();
         if current.generation < generation {
             *current = Arc::new(RuntimeConfig::read(&self.config.values(), generation));
-            self.update_memory_limit(&current);
+            self.apply_to_commands(&current);
         }
         current.clone()
     }
 
-    /// Makes the dispatcher check memory before each command if a memory limit is set.
-    fn update_memory_limit(&self, runtime_config: &RuntimeConfig) {
+    /// Applies settings that are read with each command: makes the dispatcher check memory if a memory limit is set,
+    /// and counts the use of slots if that is enabled.
+    fn apply_to_commands(&self, runtime_config: &RuntimeConfig) {
         let limits = &runtime_config.eviction;
+        if let Some(routing) = &self.routing {
+            routing.slot_stats.enable(self.config.read(CLUSTER_SLOT_STATS_ENABLED));
+        }
         self.admission.set(Reasons::LIMITED, limits.bytes > 0 || limits.clients_bytes > 0);
     }
 
@@ -299,12 +327,14 @@ impl Core {
 }
 
 /// The hash function of the keyspace: seeded from `hash-seed` if it is set, otherwise from a random secret.
+/// In cluster mode it hashes by slot.
 fn hasher(values: &Values) -> KeyHasher {
-    match values.read(process::HASH_SEED) {
+    let hasher = match values.read(process::HASH_SEED) {
         None => KeyHasher::random(),
         Some(seed) => {
             let word = |half| KeyHasher::with_secret(half, 0).hash(&seed);
             KeyHasher::with_secret(word(0), word(1))
         }
-    }
+    };
+    if values.read(CLUSTER_ENABLED) { hasher.by_slot() } else { hasher }
 }

@@ -49,6 +49,7 @@ impl Engine {
     ) -> bool {
         let (keyspace, start, command) = (self.server.keyspace, out.len(), admission.command());
         let Some(mut locked) = self.lock_hash(admission, client.db, hash) else { return false };
+        let counted_slot = self.counted_slot(client, command, args);
         let bytes = command.single_key.and_then(|index| args.get(index)).unwrap_or_default();
         let hashed = [Key { bytes, hash }];
         let call = DataCall { handler, args, hashed: &hashed, owned_arg: None };
@@ -57,7 +58,9 @@ impl Engine {
             client.write_offset = keyspace.log.offset();
         }
         drop(locked);
-        self.record_command(client.executed(args, None), command, out.len() - start, result);
+        let reply_bytes = out.len() - start;
+        let ticks = self.record_command(client.executed(args, None), command, reply_bytes, result);
+        self.count_slot(counted_slot, Invocation { command, args }, ticks, reply_bytes);
         client.commands += 1;
         client.redacted = 0;
         true
@@ -77,6 +80,7 @@ impl Engine {
         let (keyspace, start, command) = (self.server.keyspace, out.len(), admission.command());
         let invocation = Invocation { command, args };
         let handler = self.handler(command);
+        let counted_slot = self.counted_slot(client, command, args);
         if let Some(Handler::Control(control)) = handler {
             let Some(result) = self.control(client, control, admission, args, yielder, out) else {
                 return Called::BlockedByScript;
@@ -85,7 +89,9 @@ impl Engine {
             if control != Control::Exec {
                 self.monitor(client, invocation);
             }
-            self.record_command(client.executed(args, None), command, out.len() - start, result);
+            let reply_bytes = out.len() - start;
+            let ticks = self.record_command(client.executed(args, None), command, reply_bytes, result);
+            self.count_slot(counted_slot, invocation, ticks, reply_bytes);
             client.commands += 1;
             return Called::Done;
         }
@@ -98,6 +104,18 @@ impl Engine {
             false => self.lock_hashed(admission, client.db, &keys),
         };
         let Some(mut locked) = locked else { return Called::BlockedByScript };
+        if admission.is_for_open_slot()
+            && let Some(error) = self.redirect_open(client, invocation, &locked)
+        {
+            drop(locked);
+            drop(scripts);
+            if global {
+                self.enter();
+            }
+            self.effects.begin(false, kvick_store::EventClass::empty(), client.db);
+            self.refuse(client, Some(invocation), &error, true, out);
+            return Called::Done;
+        }
         let owned_head = self.remember_owned(command, owned_arg.as_deref());
         let result = match handler {
             Some(Handler::Data(handler)) => {
@@ -135,7 +153,9 @@ impl Engine {
             return Called::Waits(waiter);
         }
         let executed = client.executed(args, owned_head.as_ref());
-        self.record_command(executed, command, out.len() - start, result);
+        let reply_bytes = out.len() - start;
+        let ticks = self.record_command(executed, command, reply_bytes, result);
+        self.count_slot(counted_slot, invocation, ticks, reply_bytes);
         client.commands += 1;
         client.redacted = 0;
         if client.is_reset {
@@ -318,7 +338,7 @@ impl Engine {
         if self.server.pause.blocks_writes(self.now_ms) { WhenExpired::Keep } else { WhenExpired::Drop }
     }
 
-    /// Updates statistics, and adds the command to the slow log if needed.
+    /// Updates statistics, and adds the command to the slow log if needed. Returns its duration in ticks.
     #[inline]
     pub(super) fn record_command(
         &mut self,
@@ -326,9 +346,10 @@ impl Engine {
         command: &CommandInfo,
         reply_bytes: usize,
         result: Result<(), Error>,
-    ) {
+    ) -> u64 {
         let ticks = self.count(command, self.last, &result);
         self.offer_to_logs(executed, command, ticks, reply_bytes);
+        ticks
     }
 
     /// Checks whether an executed command belongs in the slow log or a large command log.

@@ -26,10 +26,13 @@ pub mod queued;
 pub mod rejection;
 pub mod replay;
 mod rights;
+pub mod routing;
 pub mod script_call;
 pub mod scripts;
 pub mod services;
 pub mod session;
+mod slot_keys;
+mod slot_usage;
 #[cfg(test)]
 mod tests;
 mod tracking;

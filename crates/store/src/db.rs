@@ -523,9 +523,19 @@ impl<'a> Db<'a> {
     }
 
     /// Calls `visit` with every key that has not expired. Needs the global lock.
-    pub fn for_each(&mut self, mut visit: impl FnMut(Entry<'_>)) {
+    pub fn for_each(&mut self, visit: impl FnMut(Entry<'_>)) {
+        self.for_each_in(0..self.keyspace().partitions(), visit);
+    }
+
+    /// Like [`for_each`](Self::for_each), for the keys of one slot, in cluster mode.
+    pub fn for_each_in_slot(&mut self, slot: u16, visit: impl FnMut(Entry<'_>)) {
+        debug_assert!(self.keyspace().is_by_slot(), "slots are partitions in cluster mode");
+        self.for_each_in(usize::from(slot)..usize::from(slot) + 1, visit);
+    }
+
+    fn for_each_in(&mut self, partitions: std::ops::Range<usize>, mut visit: impl FnMut(Entry<'_>)) {
         let env = &self.env;
-        for partition in 0..self.keyspace().partitions() {
+        for partition in partitions {
             if self.keyspace().partition_len(self.database, partition) > 0 {
                 let address = self.keyspace().address_of(self.database, partition);
                 self.locked.partition(address).for_each(|entry| {

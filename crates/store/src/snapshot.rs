@@ -58,7 +58,7 @@ impl Walk {
     pub fn begin(global: &mut Locked, sink: Box<dyn Sink>) -> Walk {
         let keyspace = global.keyspace();
         let snapshot = Snapshot::new(sink, keyspace.lazy_free.counts().clone());
-        global.for_each_partition(|number, partition| {
+        global.for_each_filled_partition(|number, partition| {
             partition.begin_capture(Capture::new(snapshot.clone(), number));
         });
         Walk { keyspace, snapshot, next: 0, position: 0, remainder: None, moved_key: None, flushed: None }

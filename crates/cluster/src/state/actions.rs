@@ -60,7 +60,8 @@ pub enum Action {
     FlushData,
     /// Delete the keys in these slots, and propagate that: other nodes own them.
     DeleteKeys(Box<Slots>),
-    /// Pause writes of clients until a time of the monotonic clock, for a manual failover.
+    /// Pause writes of clients until a time of the monotonic clock, for a manual failover. Then call
+    /// `Cluster::writes_paused`: only the offset of that moment may be announced.
     PauseWrites {
         /// Milliseconds of the monotonic clock.
         until_ms: u64,

@@ -1,8 +1,9 @@
 //! Manual failover: a replica replaces its working primary without losing a write.
 //!
-//! The replica asks the primary to pause its clients (MFSTART). The primary does, marks its messages as paused, and
-//! sends PINGs to the replica without waiting. When the replica has processed the stream up to the offset in such a
-//! message, it starts an election in which nobody minds that the primary works. FORCE omits the primary's part.
+//! The replica asks the primary to pause its clients (MFSTART). The primary does and then, since from now on no write
+//! follows the offset in its messages, marks them as paused and sends PINGs to the replica without waiting. When the
+//! replica has processed the stream up to the offset in such a message, it starts an election in which nobody minds
+//! that the primary works. FORCE omits the primary's part.
 
 use super::settle::Todo;
 use super::{Action, Cluster, Facts, LinkId, NodeKey, log};
@@ -18,6 +19,10 @@ pub(super) struct ManualFailover {
     pub(super) deadline_ms: Option<u64>,
     /// On the primary: the replica that replaces it.
     pub(super) replica: Option<NodeKey>,
+    /// On the primary: the link on which that replica asked, until the environment has paused writes.
+    pausing_for: Option<LinkId>,
+    /// On the primary: whether writes are paused.
+    pub(super) is_paused: bool,
     /// On the replica: the offset at which the primary has paused, once it is known.
     pub(super) primary_offset: Option<u64>,
     /// On the replica: whether the election may start.
@@ -96,8 +101,14 @@ impl Cluster {
         self.manual.replica = Some(replica);
         let until_ms = facts.ms().saturating_add(timeout_ms.saturating_mul(PAUSE_TIMEOUTS));
         self.out.push(Action::PauseWrites { until_ms });
+        self.manual.pausing_for = Some(link);
         log!(self, Notice, "Manual failover requested by replica {}.", self.label(replica));
-        // Carries the offset at which clients are paused.
+    }
+
+    /// Writes are paused as [`Action::PauseWrites`] has asked for: no write follows the offset of `facts`.
+    pub fn writes_paused(&mut self, facts: &Facts<'_>) {
+        let Some(link) = self.manual.pausing_for.take() else { return };
+        self.manual.is_paused = true;
         self.send_ping(link, MessageType::Ping, facts);
     }
 }

@@ -195,7 +195,7 @@ impl Cluster {
         let owner = primary.map_or(me, |primary| &self.nodes[primary]);
         let (tcp, tls) = (settings.announced_tcp_port(), settings.announced_tls_port());
         let mut flags = message_flags;
-        flags.set(MessageFlags::PAUSED, me.is_primary() && self.manual.deadline_ms.is_some());
+        flags.set(MessageFlags::PAUSED, me.is_primary() && self.manual.is_paused);
         Header {
             current_epoch: self.current_epoch,
             config_epoch: owner.config_epoch,

@@ -15,6 +15,7 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, StoresServerSessions, WebPkiClientVerifier};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, Error, InconsistentKeys, RootCertStore, ServerConfig, SupportedProtocolVersion};
+use std::io;
 use std::sync::Arc;
 
 /// See the module's documentation.
@@ -23,6 +24,9 @@ pub struct Materials {
     pub settings: Settings,
     /// For the server's side of connections.
     pub acceptor: Arc<ServerConfig>,
+    /// For the server's side of the cluster bus, where every peer must present a certificate; `None` without
+    /// authorities to check it.
+    bus_acceptor: Option<Arc<ServerConfig>>,
     /// For the client's side.
     pub connector: Arc<ClientConfig>,
     /// The certificate of the server's side.
@@ -63,8 +67,12 @@ impl Materials {
         let server = assemble(&provider, &files.server, &settings.server)?;
         let client = files.client.as_ref().map(|files| assemble(&provider, files, &settings.client)).transpose()?;
         let client_key = client.as_ref().map_or(&server, |own| own).key.clone();
+        let accepting = |auth_clients| {
+            acceptor(&settings, auth_clients, &provider, &versions, &roots, server.key.clone()).map(Arc::new)
+        };
         Ok(Materials {
-            acceptor: Arc::new(acceptor(&settings, &provider, &versions, &roots, server.key)?),
+            acceptor: accepting(settings.auth_clients)?,
+            bus_acceptor: has_authorities.then(|| accepting(TlsAuthClients::Yes)).transpose()?,
             connector: Arc::new(connector(&provider, &versions, roots, client_key)?),
             server: server.summary,
             client: client.and_then(|client| client.summary),
@@ -72,6 +80,13 @@ impl Materials {
             fingerprint: files.fingerprint(),
             settings,
         })
+    }
+
+    /// The configuration of the server's side of the cluster bus.
+    pub(super) fn bus_acceptor(&self) -> io::Result<Arc<ServerConfig>> {
+        self.bus_acceptor
+            .clone()
+            .ok_or_else(|| io::Error::other("there are no trusted certificates to check peers with"))
     }
 }
 
@@ -105,6 +120,7 @@ fn assemble(
 
 fn acceptor(
     settings: &Settings,
+    auth_clients: TlsAuthClients,
     provider: &Arc<CryptoProvider>,
     versions: &[&'static SupportedProtocolVersion],
     roots: &Arc<RootCertStore>,
@@ -112,7 +128,7 @@ fn acceptor(
 ) -> Result<ServerConfig, TlsError> {
     let builder =
         ServerConfig::builder_with_provider(provider.clone()).with_protocol_versions(versions).map_err(unfit)?;
-    let builder = match settings.auth_clients {
+    let builder = match auth_clients {
         TlsAuthClients::No => builder.with_no_client_auth(),
         wanted => builder.with_client_cert_verifier(verifier(provider, roots, wanted == TlsAuthClients::Optional)?),
     };

@@ -4,6 +4,7 @@
 //! settings --> materials --> server side: listen, stream  (connections of the workers)
 //! (the tls-*   (keys, chains,        |
 //!  directives)  trust, suites)       +-> client side: outgoing  (MIGRATE and replicas, on blocking threads)
+//!                                    +-> both sides: duplex  (links of the cluster bus)
 //! ```
 //!
 //! [`Settings`] hold the configuration, [`Materials`] the result of reading the files that it names. Materials are made
@@ -14,6 +15,7 @@
 //! encryption, and nothing older.
 
 pub mod certificate;
+pub mod duplex;
 mod error;
 mod files;
 mod materials;

@@ -212,6 +212,19 @@ impl Locked {
         }
     }
 
+    /// Like [`for_each_partition`](Self::for_each_partition), except those without keys.
+    pub(crate) fn for_each_filled_partition(&mut self, mut visit: impl FnMut(usize, &mut Partition)) {
+        assert!(self.is_global(), "all partitions at once are the world");
+        for number in 0..self.keyspace.databases() {
+            let database = self.keyspace.database_at(number);
+            for partition in 0..self.keyspace.partitions {
+                if self.keyspace.partition_len(database, partition) > 0 {
+                    visit(number, self.partition_mut(self.keyspace.address_of(database, partition)));
+                }
+            }
+        }
+    }
+
     /// Locks one partition for the duration of `visit`. The set must be empty, or hold the global lock.
     pub(crate) fn visit<T>(&mut self, address: Address, visit: impl FnOnce(&mut Partition) -> T) -> T {
         match self.held {
@@ -245,6 +258,9 @@ impl Locked {
         }
         for partition in 0..self.keyspace.partitions {
             let address = self.keyspace.address_of(database, partition);
+            if self.partition(address).is_pristine() {
+                continue;
+            }
             let fresh = Partition::new(self.keyspace.hasher);
             let old = self.with_partition(address, |partition| {
                 let mut old = std::mem::replace(partition, fresh);
