@@ -71,6 +71,12 @@ impl Cluster {
         &self.statistics
     }
 
+    /// Sets the counters of the bus to zero, as CONFIG RESETSTAT does. That of closed links stays.
+    pub fn reset_statistics(&mut self) {
+        let links_over_limit = self.statistics.links_over_limit;
+        self.statistics = Statistics { links_over_limit, ..Statistics::default() };
+    }
+
     /// The text of CLUSTER INFO: lines that end with CR LF.
     pub fn info_text(&self) -> String {
         let tally = self.tally();
