@@ -212,6 +212,7 @@ impl Cluster {
         let ip_changed = settings.announce.ip != self.settings.announce.ip;
         self.settings = settings;
         self.apply_settings(ip_changed);
+        self.todo(Todo::STATE);
     }
 
     /// The configuration.

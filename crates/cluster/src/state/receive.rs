@@ -240,7 +240,7 @@ impl Cluster {
         if self.nodes[sender].is_primary() && header.config_epoch == self.me().config_epoch {
             self.resolve_collision(sender);
         }
-        self.process_gossip(Some(sender), ping.gossip, facts);
+        self.process_gossip(sender, ping.gossip, facts);
         self.process_extensions(sender, ping.extensions, facts);
     }
 
