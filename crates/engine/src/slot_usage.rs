@@ -1,7 +1,7 @@
 //! Counts what requests use, by slot: see [`kvick_core::routing::slot_stats`].
 //!
-//! A request is counted as a whole: a transaction or a script includes its commands. A blocked request is counted when it
-//! is served. While nothing is counted, this costs one test per request.
+//! A request is counted as a whole: a transaction or a script includes its commands. A blocked request is counted when
+//! it is served. While nothing is counted, this costs one test per request.
 
 use super::engine::Engine;
 use super::invocation::Invocation;

@@ -34,7 +34,7 @@ impl Default for Limits {
                 &["commands", "config"],
                 &["core"],
                 &["acl", "scripting", "net"],
-                &["durability", "cluster_bus"],
+                &["durability", "cluster-bus"],
                 &["replication"],
                 &["engine"],
                 &["worker"],

@@ -6,6 +6,7 @@
 mod commands;
 mod failover;
 mod membership;
+mod random;
 mod slots;
 
 use super::{Accepted, Action, Cluster, Facts, LinkId, Now, Settings, SlotJobs};
