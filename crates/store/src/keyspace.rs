@@ -217,7 +217,8 @@ impl Keyspace {
 
     /// True when the database has no keys.
     pub fn is_empty(&self, number: usize) -> bool {
-        self.len(number) == 0
+        let slots = self.databases[self.database_at(number)].slots.get();
+        slots.is_none_or(|slots| slots.iter().all(|slot| slot.len.load(Ordering::Relaxed) == 0))
     }
 
     /// Keys with an expiry in a database, counted without locks.

@@ -384,7 +384,7 @@ pub const ASKING: Command<SessionHandler> = Command::new(
         "O(1)",
         "Allows the next command to access a slot that is being imported.",
     ),
-    disabled,
+    asking,
 );
 
 const fn about(name: &'static str, arity: i16, flags: &'static [Flags]) -> Spec {
@@ -393,6 +393,13 @@ const fn about(name: &'static str, arity: i16, flags: &'static [Flags]) -> Spec 
 
 fn disabled(_: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     Err(Error::text("ERR This instance has cluster support disabled"))
+}
+
+fn asking(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
+    node(cx)?;
+    cx.client.ask_next();
+    cx.reply.ok();
+    Ok(())
 }
 
 /// The cluster node that this server is.
