@@ -279,7 +279,7 @@ impl World {
             let view = self.view_of(host)?;
             match &reference {
                 None => {
-                    if let Some(orphan) = view.iter().find(|line| line.contains("nobody")) {
+                    if let Some(orphan) = view.iter().find(|line| line.contains("nobody") || line.contains("false")) {
                         return Some(format!("host {host}: {orphan}"));
                     }
                     reference = Some(view);
@@ -297,6 +297,7 @@ impl World {
     /// What a node says about all nodes, in an order that all nodes agree on.
     fn view_of(&mut self, host: usize) -> Option<Vec<String>> {
         let topology = self.with_cluster(host, |cluster, facts| cluster.topology(facts))?;
+        let me = topology.myself().id;
         let mut lines = Vec::new();
         for node in &topology.nodes {
             let host = self.by_id.get(&node.id).copied();
@@ -308,9 +309,12 @@ impl World {
                     | kvick_cluster::NodeFlags::FAIL
                     | kvick_cluster::NodeFlags::NO_ADDRESS);
             let epoch = node.config_epoch;
-            let (slots, ip, shard) = (&node.slots, &node.ip, node.shard_id);
+            let (slots, shard) = (&node.slots, node.shard_id);
+            // As in Valkey, a node that has moved learns its own new address only from MEET.
+            let is_reachable = node.id == me || host.is_some_and(|host| self.hosts[host].ip == node.ip);
             lines.push(format!(
-                "host {host:?} {flags:?} primary {primary:?} epoch {epoch} slots {slots:?} ip {ip} shard {shard}"
+                "host {host:?} {flags:?} primary {primary:?} epoch {epoch} slots {slots:?} shard {shard} right address \
+                 {is_reachable}"
             ));
         }
         if topology.owners.contains(&kvick_cluster::state::NO_OWNER) {

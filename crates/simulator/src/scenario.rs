@@ -171,6 +171,8 @@ impl World {
 
     /// Creates a cluster in which the first hosts are primaries and the others their replicas.
     fn create(&mut self) {
+        // A new cluster has no data that a primary could have lost.
+        let empty_primary_wait_ms = std::mem::take(&mut self.setup.settings.safety.empty_primary_wait_ms);
         if self.setup.by_meet {
             self.create_by_meet();
         } else {
@@ -178,6 +180,14 @@ impl World {
             (0..self.hosts.len()).for_each(|host| self.start(host));
         }
         self.wait_for_agreement(120_000, "the cluster was created");
+        self.setup.settings.safety.empty_primary_wait_ms = empty_primary_wait_ms;
+        for host in 0..self.hosts.len() {
+            self.command(host, |cluster, _| {
+                let mut settings = cluster.settings().clone();
+                settings.safety.empty_primary_wait_ms = empty_primary_wait_ms;
+                cluster.set_settings(settings);
+            });
+        }
         // What the nodes know now, they know for sure: nothing is lost by a crash.
         for host in &mut self.hosts {
             host.disk.durable.clone_from(&host.disk.cached);
