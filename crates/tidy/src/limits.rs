@@ -40,7 +40,7 @@ impl Default for Limits {
                 &["worker"],
                 &["server"],
             ],
-            beside_layers: &["testing", "tidy"],
+            beside_layers: &["simulator", "testing", "tidy"],
             circle_files_max: 25,
             circle_files_max_of: &[],
             file_lines_max: 800,

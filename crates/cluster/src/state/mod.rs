@@ -30,6 +30,7 @@
 //! - A sender that is not a known node changes nothing, except that MEET starts a handshake with its address.
 
 mod actions;
+mod audit;
 mod claims;
 mod commands;
 mod election;
