@@ -15,6 +15,7 @@ use kvick_durability::persistence;
 use kvick_replication::upstream::Target;
 use kvick_store::{Locked, log};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 impl ClusterNode {
     /// Makes all queued changes.
@@ -40,6 +41,7 @@ impl ClusterNode {
                     server.replication.history.lock().change_id();
                 }
                 server.become_replica(Target { host: ip, port }, global, &server.stats[0]);
+                self.awaits_full_sync.store(full_sync, Ordering::Relaxed);
             }
             Action::FlushData => self.flush_data(global),
             // A worker deletes them: it can tell clients that have cached them.
