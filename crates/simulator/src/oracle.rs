@@ -131,7 +131,8 @@ impl World {
             let claimed = self.oracle.claimed.entry(id).or_default();
             *claimed = (*claimed).max(epoch);
         }
-        if matches!(kind, Some(MessageType::Ping | MessageType::Pong)) && frame.get(FLAGS_BYTE).is_some_and(|b| b & 1 == 1)
+        if matches!(kind, Some(MessageType::Ping | MessageType::Pong))
+            && frame.get(FLAGS_BYTE).is_some_and(|b| b & 1 == 1)
         {
             self.check_paused(host);
         }

@@ -315,7 +315,9 @@ impl Keyspace {
     pub fn prefetch_bucket(&self, number: usize, hash: u64, exclusive: Option<&Exclusive>) {
         let slots = self.slots(self.database_at(number));
         match exclusive {
-            Some(_) if !self.hasher.is_by_slot() => self.peek_partition(slots, hash, exclusive, |partition| partition.table().prefetch_bucket(hash)),
+            Some(_) if !self.hasher.is_by_slot() => {
+                self.peek_partition(slots, hash, exclusive, |partition| partition.table().prefetch_bucket(hash))
+            }
             // With thousands of partitions, their own fields are rarely in the cache.
             _ => slots[self.partition_of(hash)].prefetch(),
         }

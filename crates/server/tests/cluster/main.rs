@@ -1,5 +1,6 @@
 //! Nodes of a cluster, among themselves and with Valkey.
 
+mod clients;
 #[path = "../common/mod.rs"]
 mod common;
 mod nodes;
