@@ -323,3 +323,30 @@ fn an_empty_primary_waits_for_its_replica() {
     assert_eq!(net.hosts[0].keys.len(), 1);
     assert!(!net.hosts[0].cluster.waits_for_takeover());
 }
+
+#[test]
+fn a_pause_is_announced_only_when_writes_are_paused() {
+    let mut net = Net::cluster(3, 1);
+    let request = |cluster: &mut Cluster, facts: &Facts<'_>| {
+        cluster.failover(FailoverMode::Coordinated, None, false, "test", facts)
+    };
+    net.command(3, request).expect("it is a replica");
+    // The primary is asked to pause, and has not done so: nothing that it sends says that it has.
+    let facts = Facts::without_data(net.now());
+    let Some((_, Event::Frame { to: 0, link, frame })) = net.queue.pop_back() else { panic!("a request") };
+    let mut actions = Vec::new();
+    let primary = &mut net.hosts[0].cluster;
+    primary.received(link, &frame, &facts);
+    primary.tick(&facts);
+    primary.settle(&facts, &mut actions);
+    assert!(actions.iter().any(|action| matches!(action, Action::PauseWrites { .. })));
+    let is_paused = |action: &Action| match action {
+        Action::Send { frame, .. } => frame[2253] & 1 == 1,
+        _ => false,
+    };
+    assert!(!actions.iter().any(is_paused));
+    actions.clear();
+    primary.writes_paused(&facts);
+    primary.settle(&facts, &mut actions);
+    assert!(actions.iter().any(is_paused));
+}
