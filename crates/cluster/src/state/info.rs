@@ -71,10 +71,9 @@ impl Cluster {
         &self.statistics
     }
 
-    /// Sets the counters of the bus to zero, as CONFIG RESETSTAT does. That of closed links stays.
+    /// Sets the counters of the bus to zero, as CONFIG RESETSTAT does.
     pub fn reset_statistics(&mut self) {
-        let links_over_limit = self.statistics.links_over_limit;
-        self.statistics = Statistics { links_over_limit, ..Statistics::default() };
+        self.statistics = Statistics::default();
     }
 
     /// The text of CLUSTER INFO: lines that end with CR LF.
