@@ -1,5 +1,5 @@
-//! The parts of a Valkey cluster that need no I/O: the messages of the cluster bus ([`bus`]) and the content of
-//! `nodes.conf` ([`nodes_conf`]), both as Valkey 9.1 writes and reads them.
+//! The parts of a Valkey cluster that need no I/O: the messages of the cluster bus ([`bus`]), the content of
+//! `nodes.conf` ([`nodes_conf`]) and the jobs of atomic slot migration ([`migration`]), all as in Valkey 9.1.
 //!
 //! Nothing here opens a socket or a file, reads a clock or starts a thread. Functions take bytes and return values, or
 //! the reverse. Input from outside never causes a panic, and a length that it claims reserves no memory.
@@ -7,6 +7,7 @@
 pub mod bus;
 mod field;
 mod flags;
+pub mod migration;
 mod node_id;
 pub mod nodes_conf;
 mod slots;
