@@ -212,6 +212,20 @@ impl Locked {
         }
     }
 
+    /// Calls `visit` with these partitions of every database that was ever used, and the database's number. Needs the
+    /// global lock.
+    pub(crate) fn for_partitions(&mut self, partitions: &[usize], mut visit: impl FnMut(usize, &mut Partition)) {
+        assert!(self.is_global(), "partitions of all databases are the world's");
+        for number in 0..self.keyspace.databases() {
+            let database = self.keyspace.database_at(number);
+            if self.keyspace.is_allocated(database) {
+                for partition in partitions {
+                    visit(number, self.partition_mut(self.keyspace.address_of(database, *partition)));
+                }
+            }
+        }
+    }
+
     /// Locks one partition for the duration of `visit`. The set must be empty, or hold the global lock.
     pub(crate) fn visit<T>(&mut self, address: Address, visit: impl FnOnce(&mut Partition) -> T) -> T {
         match self.held {
