@@ -20,6 +20,7 @@ pub mod pause;
 pub mod pubsub;
 pub mod rates;
 pub mod runtime_config;
+pub mod slot_writes;
 pub mod stats;
 pub mod tracking;
 
