@@ -149,6 +149,13 @@ impl Jobs {
         }
     }
 
+    /// Shows a remark about a job that is in progress.
+    pub fn note(&mut self, name: JobName, remark: Option<&str>) {
+        if let Some(index) = self.in_progress(name) {
+            self.jobs[index].message = remark.map(str::to_owned);
+        }
+    }
+
     /// The data of this node, or of one of its databases, was flushed.
     pub fn flushed(&mut self, context: &Context<'_>) {
         self.fail_all(|_| true, "Data was flushed", context);

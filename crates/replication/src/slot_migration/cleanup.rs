@@ -1,0 +1,60 @@
+//! Deletes the keys of a failed import, on a thread of its own, some at a time.
+
+use crate::ReplicatedCore;
+use kvick_cluster::migration::{JobName, RangeList};
+use kvick_runtime::clock;
+use kvick_store::db::Counters;
+use kvick_store::effects::EventClass;
+use kvick_store::global_lock::Participant;
+use kvick_store::{Access, Db, Effects, Env};
+use kvick_resp::Args;
+
+/// Keys that are deleted at once.
+const KEYS_AT_ONCE: usize = 128;
+
+/// Starts to delete the keys of those slots that this node does not own; reports the end to the jobs.
+pub(super) fn start(core: &'static ReplicatedCore, job: JobName, slots: RangeList) {
+    let run = move || {
+        kvick_runtime::memory::register_thread();
+        if let Some(participant) = core.slot_migration.participant(core) {
+            delete(core, participant, &slots);
+            core.slot_migration.return_participant(participant);
+        }
+        core.slot_migration.with(core, |jobs, context| jobs.cleaned(job, context));
+    };
+    if let Err(error) = std::thread::Builder::new().name("slot-cleanup".into()).spawn(run) {
+        kvick_runtime::logging::warning(format_args!("Cannot start the deletion of imported keys: {error}"));
+    }
+}
+
+fn delete(core: &'static ReplicatedCore, participant: Participant, slots: &RangeList) {
+    let Some(membership) = core.slot_migration.membership.get() else { return };
+    let topology = membership.topology();
+    let me = topology.my_id();
+    let (keyspace, global) = (core.keyspace, &core.keyspace.global_lock);
+    let (access, counters, mut effects) = (Access::default(), Counters::default(), Effects::default());
+    for slot in slots.slots().filter(|slot| topology.owner(*slot) != Some(me)) {
+        for number in 0..keyspace.databases() {
+            loop {
+                global.enter(participant);
+                let (mut locked, keys) = keyspace.lock_partition_keys(number, usize::from(slot), KEYS_AT_ONCE);
+                effects.begin(keyspace.log.has_readers(), EventClass::empty(), number);
+                let env = Env::background(clock::unix_ms(), &access, &counters, &mut effects);
+                let mut db = Db::new(&mut locked, number, env);
+                for key in &keys {
+                    if db.remove(db.key(key), true) {
+                        db.effects().changed(1);
+                        db.effects().propagate(&[b"UNLINK", key]);
+                    }
+                }
+                effects.commit(&keyspace.log, Args::new(&[], &[], &[]));
+                drop(locked);
+                global.leave(participant);
+                core.on_log_appended(None);
+                if keys.len() < KEYS_AT_ONCE {
+                    break;
+                }
+            }
+        }
+    }
+}
