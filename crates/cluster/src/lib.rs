@@ -1,5 +1,6 @@
-//! The parts of a Valkey cluster that need no I/O: the messages of the cluster bus ([`bus`]), the content of
-//! `nodes.conf` ([`nodes_conf`]) and the jobs of atomic slot migration ([`migration`]), all as in Valkey 9.1.
+//! The parts of a Valkey cluster that need no I/O: the messages of the cluster bus ([`bus`]) and the content of
+//! `nodes.conf` ([`nodes_conf`]), both as Valkey 9.1 writes and reads them, the state machine of a node ([`state`]), and
+//! the jobs of atomic slot migration ([`migration`]).
 //!
 //! Nothing here opens a socket or a file, reads a clock or starts a thread. Functions take bytes and return values, or
 //! the reverse. Input from outside never causes a panic, and a length that it claims reserves no memory.
@@ -11,6 +12,7 @@ pub mod migration;
 mod node_id;
 pub mod nodes_conf;
 mod slots;
+pub mod state;
 
 pub use flags::NodeFlags;
 pub use node_id::{InvalidNodeId, NodeId};

@@ -82,7 +82,7 @@ impl<'a> SlotsRef<'a> {
     }
 
     /// The word with this index; 0 behind the last.
-    fn word(self, index: u16) -> u64 {
+    pub(crate) fn word(self, index: u16) -> u64 {
         self.0.as_chunks().0.get(usize::from(index)).map_or(0, |chunk| u64::from_le_bytes(*chunk))
     }
 

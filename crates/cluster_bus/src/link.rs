@@ -58,11 +58,7 @@ impl Link {
 
     /// Reads what is available and passes each message to `handle`, which returns whether the link still exists.
     /// Returns whether more may be available.
-    pub fn receive(
-        &mut self,
-        buffer: &mut Vec<u8>,
-        mut handle: impl FnMut(&[u8]) -> bool,
-    ) -> Result<bool, LinkError> {
+    pub fn receive(&mut self, buffer: &mut Vec<u8>, mut handle: impl FnMut(&[u8]) -> bool) -> Result<bool, LinkError> {
         buffer.resize(READ, 0);
         for _ in 0..READS_PER_TURN {
             match self.socket.read(buffer) {
@@ -78,35 +74,25 @@ impl Link {
 
     /// Divides what has arrived into messages. The buffer grows with what arrives, not with what a message announces.
     fn take(&mut self, bytes: &[u8], handle: &mut impl FnMut(&[u8]) -> bool) -> Result<(), LinkError> {
-        let is_buffered = !self.received.is_empty();
-        if is_buffered {
-            self.received.extend_from_slice(bytes);
+        if self.received.is_empty() {
+            let rest = split(bytes, handle)?;
+            self.received.extend_from_slice(&bytes[bytes.len() - rest..]);
+            return Ok(());
         }
-        let mut rest = if is_buffered { &self.received[..] } else { bytes };
-        while let Frame::Complete(frame) = split_frame(rest).map_err(LinkError::Frame)? {
-            rest = &rest[frame.len()..];
-            if !handle(frame) {
-                return Err(LinkError::Closed);
-            }
-        }
-        if is_buffered {
-            let done = self.received.len() - rest.len();
-            self.received.drain(..done);
-            if self.received.is_empty() {
-                self.received.shrink_to(RECEIVED_KEPT);
-            }
-        } else {
-            self.received.extend_from_slice(rest);
+        self.received.extend_from_slice(bytes);
+        let rest = split(&self.received, handle)?;
+        self.received.drain(..self.received.len() - rest);
+        if rest == 0 {
+            self.received.shrink_to(RECEIVED_KEPT);
         }
         Ok(())
     }
 
-    /// Puts a message behind those that wait. `limit` is the number of bytes that may wait; 0 for the fixed limit.
-    pub fn push(&mut self, frame: Arc<[u8]>, limit: usize) -> Result<(), LinkError> {
-        let limit = if limit == 0 { QUEUE_BYTES_MAX } else { limit.min(QUEUE_BYTES_MAX) };
+    /// Puts a message behind those that wait.
+    pub fn push(&mut self, frame: Arc<[u8]>) -> Result<(), LinkError> {
         self.queued_bytes += frame.len();
         self.queue.push_back(frame);
-        if self.queued_bytes > limit { Err(LinkError::QueueFull) } else { Ok(()) }
+        if self.queued_bytes > QUEUE_BYTES_MAX { Err(LinkError::QueueFull) } else { Ok(()) }
     }
 
     /// Sends waiting messages as far as the socket accepts them.
@@ -130,6 +116,17 @@ impl Link {
         }
         Ok(())
     }
+}
+
+/// Passes each message to `handle`. Returns the number of bytes behind the last one.
+fn split(mut rest: &[u8], handle: &mut impl FnMut(&[u8]) -> bool) -> Result<usize, LinkError> {
+    while let Frame::Complete(frame) = split_frame(rest).map_err(LinkError::Frame)? {
+        rest = &rest[frame.len()..];
+        if !handle(frame) {
+            return Err(LinkError::Closed);
+        }
+    }
+    Ok(rest.len())
 }
 
 impl std::fmt::Display for LinkError {

@@ -55,14 +55,14 @@ impl BusSocket {
         }
     }
 
-    /// The outcome of the connection that was begun: `None` while it is being made.
-    pub fn connected(&self) -> Option<io::Result<()>> {
+    /// The outcome of the connection that was begun, with the address of the peer: `None` while it is being made.
+    pub fn connected(&self) -> Option<io::Result<SocketAddr>> {
         match self.stream().take_error() {
             Ok(Some(error)) | Err(error) => return Some(Err(error)),
             Ok(None) => {}
         }
         match self.stream().peer_addr() {
-            Ok(_) => Some(Ok(())),
+            Ok(peer) => Some(Ok(peer)),
             Err(error) if error.kind() == ErrorKind::NotConnected => None,
             Err(error) => Some(Err(error)),
         }

@@ -7,6 +7,7 @@
 //! read it through COMMAND INFO and COMMAND DOCS.
 
 mod arg;
+mod routed;
 
 pub use arg::{Arg, ArgKind};
 

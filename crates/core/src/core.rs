@@ -12,15 +12,18 @@ use crate::pause::Pause;
 use crate::pubsub::PubSub;
 use crate::pubsub::publication::{Address, Publication};
 use crate::rates::Rates;
+use crate::routing::Routing;
 use crate::runtime_config::RuntimeConfig;
 use crate::stats::{Totals, WorkerStats};
 use crate::tracking::Tracking;
 use kvick_commands::table::Catalogue;
+use kvick_config::tables::cluster::{CLUSTER_DATABASES, CLUSTER_ENABLED};
 use kvick_config::tables::{network, process};
 use kvick_config::{Config, Values};
 use kvick_runtime::mailbox::Mailbox;
 use kvick_runtime::{clock, memory};
 use kvick_store::hash::KeyHasher;
+use kvick_store::slot::SLOTS;
 use kvick_store::{EventClass, Keyspace};
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
@@ -47,6 +50,8 @@ pub struct Core {
     pub admission: Admission,
     /// All connections.
     pub clients: Clients,
+    /// Which node serves which slot, in cluster mode.
+    pub routing: Option<Routing>,
     /// CLIENT PAUSE.
     pub pause: Pause,
     /// Channels and their subscribers.
@@ -96,8 +101,11 @@ impl Core {
     /// Creates a core with these settings and commands. `run_id` identifies this run.
     pub fn new(values: Values, catalogue: &'static Catalogue, run_id: String) -> Self {
         let workers = values.read(network::IO_THREADS).max(1) as usize;
-        let databases = values.read(process::DATABASES) as usize;
+        let is_cluster = values.read(CLUSTER_ENABLED);
+        let databases = values.read(if is_cluster { CLUSTER_DATABASES } else { process::DATABASES }) as usize;
         let partitions = match workers {
+            // One for each slot.
+            _ if is_cluster => usize::from(SLOTS),
             1 => PARTITIONS_ONE_WORKER,
             _ => (workers * PARTITIONS_PER_WORKER).next_power_of_two().min(PARTITIONS_MAX),
         };
@@ -109,6 +117,7 @@ impl Core {
             catalogue,
             admission: Admission::default(),
             clients: Clients::default(),
+            routing: is_cluster.then(Routing::default),
             pause: Pause::default(),
             // The thread that executes the primary's commands publishes like a worker.
             pubsub: PubSub::new(workers + 1),
@@ -164,6 +173,7 @@ impl Core {
         self.stats.iter().for_each(|stats| stats.reset_commands());
         self.rates.lock().reset();
         self.rejected_connections.store(0, Ordering::Relaxed);
+        self.routing.iter().for_each(|routing| routing.slot_stats.reset_all());
         self.keyspace.lazy_free.reset();
         self.eviction.reset();
     }
@@ -209,6 +219,11 @@ impl Core {
     /// deliveries for its own connections before it blocks.
     pub fn deliver(&self, from: Executor, worker: usize, delivery: Delivery) {
         self.put_delivery(worker, delivery, from == Executor::Worker(worker));
+    }
+
+    /// Makes the workers unsubscribe clients from the shard channels of slots that this node's shard does not own.
+    pub fn announce_lost_slots(&self) {
+        (0..self.workers()).for_each(|worker| self.put_delivery(worker, Delivery::SlotsLost, false));
     }
 
     /// Answers a client that waited, from any thread.
@@ -299,12 +314,14 @@ impl Core {
 }
 
 /// The hash function of the keyspace: seeded from `hash-seed` if it is set, otherwise from a random secret.
+/// In cluster mode it hashes by slot.
 fn hasher(values: &Values) -> KeyHasher {
-    match values.read(process::HASH_SEED) {
+    let hasher = match values.read(process::HASH_SEED) {
         None => KeyHasher::random(),
         Some(seed) => {
             let word = |half| KeyHasher::with_secret(half, 0).hash(&seed);
             KeyHasher::with_secret(word(0), word(1))
         }
-    }
+    };
+    if values.read(CLUSTER_ENABLED) { hasher.by_slot() } else { hasher }
 }

@@ -19,6 +19,7 @@ pub mod oom_score;
 pub mod pause;
 pub mod pubsub;
 pub mod rates;
+pub mod routing;
 pub mod runtime_config;
 pub mod slot_writes;
 pub mod stats;

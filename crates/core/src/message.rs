@@ -14,6 +14,8 @@ pub enum Message {
     Loaded,
     /// There are new listening sockets.
     Listen,
+    /// Delete the keys of these slots, which other nodes own.
+    DeleteSlots(Box<[u16]>),
     /// Try to write to all sockets, even those that the poll does not report as writable.
     RetryWrites,
 }

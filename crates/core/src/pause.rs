@@ -1,5 +1,6 @@
 //! Pauses: until when commands wait. CLIENT PAUSE starts a pause with a time limit. The server itself pauses writes
-//! during FAILOVER, and while SHUTDOWN waits for replicas, and writes to single [slots](SlotWrites).
+//! during FAILOVER, and while SHUTDOWN waits for replicas; it pauses all commands before it stops the process for DEBUG
+//! PAUSE-AFTER-FORK. Writes to single [slots](SlotWrites) pause while these leave the node.
 
 use crate::slot_writes::SlotWrites;
 use parking_lot::Mutex;
@@ -13,6 +14,8 @@ pub enum PauseReason {
     Failover = 1,
     /// SHUTDOWN waits for replicas.
     Shutdown = 2,
+    /// A replica in the cluster is taking over.
+    ClusterFailover = 4,
 }
 
 /// All pauses together. The check that no pause is active costs one load.
@@ -31,8 +34,12 @@ pub struct Pause {
 struct Sources {
     /// Unix time in ms at which the pause of CLIENT PAUSE ends.
     client_until_ms: i64,
+    /// Whether that pause applies to all commands.
+    client_pauses_all: bool,
     /// The server's own reasons, as bits of [`PauseReason`].
     internal: u8,
+    /// Pauses of all commands by the server itself.
+    internal_all: usize,
 }
 
 /// A pause that is active.
@@ -48,11 +55,9 @@ impl Pause {
     /// Starts or extends a pause. The later end and the stricter kind apply.
     pub fn begin(&self, now_ms: i64, until_ms: i64, all: bool) {
         let mut sources = self.sources.lock();
-        let all = all || self.all_until_ms.load(Ordering::SeqCst) > now_ms;
+        let was_all = sources.client_pauses_all && sources.client_until_ms > now_ms;
+        sources.client_pauses_all = all || was_all;
         sources.client_until_ms = sources.client_until_ms.max(until_ms);
-        if all {
-            self.all_until_ms.store(sources.client_until_ms, Ordering::SeqCst);
-        }
         self.publish(&sources);
     }
 
@@ -60,7 +65,6 @@ impl Pause {
     pub fn end(&self) {
         let mut sources = self.sources.lock();
         sources.client_until_ms = 0;
-        self.all_until_ms.store(0, Ordering::SeqCst);
         self.publish(&sources);
     }
 
@@ -79,8 +83,31 @@ impl Pause {
         self.publish(&sources);
     }
 
+    /// Pauses all commands from now on. The caller holds the global lock, so no command is in progress when this
+    /// returns.
+    pub fn pause_all(&self) {
+        let mut sources = self.sources.lock();
+        sources.internal_all += 1;
+        self.publish(&sources);
+    }
+
+    /// Ends one pause begun with [`pause_all`](Self::pause_all). The caller must send
+    /// [`Resume`](crate::message::Message::Resume) to the workers.
+    pub fn resume_all(&self) {
+        let mut sources = self.sources.lock();
+        sources.internal_all -= 1;
+        self.publish(&sources);
+    }
+
     fn publish(&self, sources: &Sources) {
-        let until_ms = if sources.internal != 0 { i64::MAX } else { sources.client_until_ms };
+        let Sources { client_until_ms, client_pauses_all, internal, internal_all } = *sources;
+        let all_until_ms = match internal_all {
+            0 if client_pauses_all => client_until_ms,
+            0 => 0,
+            _ => i64::MAX,
+        };
+        self.all_until_ms.store(all_until_ms, Ordering::SeqCst);
+        let until_ms = if internal_all > 0 || internal > 0 { i64::MAX } else { client_until_ms };
         self.until_ms.store(until_ms, Ordering::SeqCst);
     }
 
@@ -147,5 +174,10 @@ mod tests {
         assert_eq!(pause.state(10), None);
         pause.begin(10, 50, false);
         assert_eq!(pause.state(10), paused(50, false));
+        // An internal pause of all commands leaves that of the clients as it was.
+        pause.pause_all();
+        assert_eq!(pause.state(10), paused(i64::MAX, true));
+        pause.resume_all();
+        assert_eq!((pause.state(10), pause.state(50)), (paused(50, false), None));
     }
 }

@@ -98,6 +98,18 @@ impl Engine {
             false => self.lock_hashed(admission, client.db, &keys),
         };
         let Some(mut locked) = locked else { return Called::BlockedByScript };
+        if admission.is_for_open_slot()
+            && let Some(error) = self.redirect_open(client, invocation, &locked)
+        {
+            drop(locked);
+            drop(scripts);
+            if global {
+                self.enter();
+            }
+            self.effects.begin(false, kvick_store::EventClass::empty(), client.db);
+            self.refuse(client, Some(invocation), &error, true, out);
+            return Called::Done;
+        }
         let owned_head = self.remember_owned(command, owned_arg.as_deref());
         let result = match handler {
             Some(Handler::Data(handler)) => {

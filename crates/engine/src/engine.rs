@@ -312,7 +312,7 @@ impl Engine {
             },
         };
         let previous = std::mem::replace(&mut client.last_command, command.id);
-        let admitted = self.admit_plain(client, command, args);
+        let admitted = self.admit_plain(client, command, hash, args);
         let plain = admitted.is_some();
         let admission = if let Some(admission) = admitted {
             admission
@@ -375,7 +375,9 @@ impl Engine {
             return self.finish(client, start, out);
         }
         let called = match (hash, command.data) {
-            (Some(hash), Some(handler)) if owned_arg.is_none() && (plain || self.is_unobserved(client)) => {
+            (Some(hash), Some(handler))
+                if owned_arg.is_none() && (plain || (self.is_unobserved(client) && !admission.is_for_open_slot())) =>
+            {
                 match self.call_keyed(client, admission, handler, hash, args, out) {
                     true => Called::Done,
                     false => Called::BlockedByScript,
@@ -452,7 +454,10 @@ impl Engine {
                 }
                 _ => return Outcome::BlockedByScript,
             },
-            Called::Waits(waiter) => return Outcome::Waits(waiter),
+            Called::Waits(waiter) => {
+                client.end_asking();
+                return Outcome::Waits(waiter);
+            }
         }
         if self.effects.has_pending_notifications() {
             self.settle_consequences();
@@ -499,6 +504,7 @@ impl Engine {
     /// Applies CLIENT REPLY to the reply written since `start`.
     #[inline]
     pub fn finish(&mut self, client: &mut Client, start: usize, out: &mut Vec<u8>) -> Outcome {
+        client.end_asking();
         // Pushes are not replies and are sent even when replies are off.
         let pushed = std::mem::take(&mut client.answered_by_pushes);
         let silenced = if pushed { out.len() } else { start };

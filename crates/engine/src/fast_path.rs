@@ -20,6 +20,7 @@ use kvick_core::admission::Reasons;
 use kvick_core::commandlog::Executed;
 use kvick_resp::{Args, Reply};
 use kvick_runtime::clock::Ticks;
+use kvick_store::hash::slot_of;
 use kvick_store::{Db, Env, Key};
 
 /// Why the fast path ended after a request that it executed.
@@ -46,7 +47,10 @@ impl Engine {
             bits if bits == Reasons::LIMITED.word() => self.unchecked_balance_max()?,
             _ => return None,
         };
-        let unusual = client.transaction.is_some() | client.tracking.is_some() | client.is_confined_to_subscriptions();
+        let unusual = client.transaction.is_some()
+            | client.tracking.is_some()
+            | client.is_confined_to_subscriptions()
+            | client.is_asking();
         let plain = self.in_batch & self.script_us.is_none() & (client.reply_mode == ReplyMode::On) & !client.is_reset;
         (plain && !unusual).then_some((word, balance_max))
     }
@@ -65,6 +69,7 @@ impl Engine {
     ) -> usize {
         let Some((word, balance_max)) = self.fast_path_for(client) else { return 0 };
         let (server, runtime_config, stats) = (self.server, &*self.runtime_config, &*self.stats);
+        let routing = server.routing.as_ref();
         let (admission, pause, inbox) = (&server.admission, &server.pause, self.inbox());
         let (flags, is_logged, when_expired) =
             (client.info.flags(), self.is_logged(&client.info), self.when_expired(&client.info));
@@ -93,6 +98,9 @@ impl Engine {
             }
             match (fast_path, hash) {
                 (FastPath::Key(index), Some(hash)) => {
+                    if routing.is_some_and(|routing| !routing.serves(slot_of(hash))) {
+                        break;
+                    }
                     debug_assert!(command.spec.accepts(args.len()), "looked at when it was parsed");
                     let key = Key { bytes: args.get(index).unwrap_or_default(), hash };
                     let event_mask = || server.notified_classes(runtime_config.notified_events);

@@ -4,6 +4,7 @@ use crate::session::Client;
 use kvick_commands::spec::Flags;
 use kvick_commands::table::CommandInfo;
 use kvick_replication::ReplicatedCore;
+use kvick_replication::pause_after_fork::StopAfterDump;
 use kvick_replication::replicas::{Replica, Stage};
 use kvick_replication::transfer::{Ended, Next, Reader};
 use kvick_runtime::clock::{self};
@@ -23,6 +24,8 @@ pub struct Feed {
     keepalive_at: Instant,
     /// The pending chunk, and the bytes of it already written.
     pub pending: Option<PendingChunk>,
+    /// Pauses commands, and stops the process once the snapshot is sent.
+    pub stop_after_dump: Option<Arc<StopAfterDump>>,
 }
 
 /// What a replica is sent next.
@@ -79,12 +82,16 @@ impl PendingChunk {
 impl Feed {
     /// A feed that waits for a snapshot.
     pub fn waiting(replica: Arc<Replica>) -> Self {
-        Feed { replica, source: FeedSource::Nothing, keepalive_at: Instant::now(), pending: None }
+        Feed::new(replica, FeedSource::Nothing)
     }
 
     /// A feed that continues from a position in the log (partial sync).
     pub fn of_log(replica: Arc<Replica>, follower: Follower) -> Self {
-        Feed { replica, source: FeedSource::Log(follower), keepalive_at: Instant::now(), pending: None }
+        Feed::new(replica, FeedSource::Log(follower))
+    }
+
+    fn new(replica: Arc<Replica>, source: FeedSource) -> Self {
+        Feed { replica, source, keepalive_at: Instant::now(), pending: None, stop_after_dump: None }
     }
 
     /// Bytes of the log not yet sent.

@@ -26,10 +26,12 @@ pub mod queued;
 pub mod rejection;
 pub mod replay;
 mod rights;
+pub mod routing;
 pub mod script_call;
 pub mod scripts;
 pub mod services;
 pub mod session;
+mod slot_keys;
 #[cfg(test)]
 mod tests;
 mod tracking;

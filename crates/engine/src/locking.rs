@@ -54,7 +54,7 @@ pub(super) enum Scripts {
 }
 
 /// The state on which a request is admitted, limited to what changes only under the global lock: the rights epoch, some
-/// reasons of the admission word, and whether commands are paused.
+/// reasons of the admission word, whether commands are paused, and the generation of the slot map.
 #[derive(Clone, Copy)]
 pub(super) struct Ground(u64);
 
@@ -64,6 +64,9 @@ impl Ground {
         Reasons::LOADING.union(Reasons::ASYNC_LOADING).union(Reasons::REPLICA).union(Reasons::SHUTTING_DOWN).word();
     /// Commands are paused. No reason uses this bit.
     const PAUSED: u64 = 1 << 31;
+    /// The lowest bits of the slot map's generation. No reason uses these bits.
+    const MAP_SHIFT: u32 = 16;
+    const MAP_MASK: u64 = 0x7fff;
 }
 
 impl Engine {
@@ -255,7 +258,9 @@ impl Engine {
     pub(super) fn ground(&self, rights: u32) -> Ground {
         let reasons = self.server.admission.word() & Ground::REASONS;
         let paused = if self.server.pause.may_be_active() { Ground::PAUSED } else { 0 };
-        Ground(kvick_core::admission::Admission::open_word(rights) | reasons | paused)
+        let generation = self.server.routing.as_ref().map_or(0, |routing| routing.generation() & Ground::MAP_MASK);
+        let map = generation << Ground::MAP_SHIFT;
+        Ground(kvick_core::admission::Admission::open_word(rights) | reasons | paused | map)
     }
 
     /// Whether the data are changed only by another source: they are being loaded or come from a primary.

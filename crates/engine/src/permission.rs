@@ -5,6 +5,7 @@ use super::engine::Engine;
 use super::invocation::Invocation;
 use super::locking::Ground;
 use super::rejection::{self, Rejection};
+use super::routing::Routed;
 use super::transaction::is_exec;
 use crate::session::{Client, Fate};
 use kvick_acl::identity::{Attempt, note_denied};
@@ -25,6 +26,8 @@ use kvick_resp::{Args, ProtocolError, Reply};
 pub struct Admitted {
     command: &'static CommandInfo,
     ground: Ground,
+    /// Whether it is for an open slot: once its keys are locked, it may still be redirected.
+    for_open_slot: bool,
 }
 
 impl Admitted {
@@ -38,6 +41,12 @@ impl Admitted {
     #[inline]
     pub(super) fn ground(self) -> Ground {
         self.ground
+    }
+
+    /// Whether it has to be [routed](super::routing) again once its keys are locked.
+    #[inline]
+    pub(super) fn is_for_open_slot(self) -> bool {
+        self.for_open_slot
     }
 }
 
@@ -54,13 +63,18 @@ impl Engine {
         &self,
         client: &Client,
         command: &'static CommandInfo,
+        hash: Option<u64>,
         args: Args<'_>,
     ) -> Option<Admitted> {
         // Evaluated together, without short-circuit branches.
         let unusual = client.transaction.is_some() | client.tracking.is_some() | client.is_confined_to_subscriptions();
         let ready = (client.is_free(&self.server.admission) & self.in_batch) && !unusual;
         let is_plain = command.spec.accepts(args.len()) && ready && command.spec.protection.is_none();
-        is_plain.then(|| Admitted { command, ground: self.ground(client.identity.epoch()) })
+        (is_plain && self.is_served(command, hash, args)).then(|| Admitted {
+            command,
+            ground: self.ground(client.identity.epoch()),
+            for_open_slot: false,
+        })
     }
 
     /// Checks whether a request may run. The caller has [renewed](Client::renew_rights) the client's rights.
@@ -73,16 +87,29 @@ impl Engine {
     ) -> Result<Admitted, Rejection> {
         // Read first: a change during the check makes the engine check the request again later.
         let ground = self.ground(client.identity.epoch());
-        self.rejection(client, command, args).map_or(Ok(Admitted { command, ground }), Err)
+        let flags = self.flags_asked(client, command, args);
+        let (elsewhere, for_open_slot) = match self.route(client, command, args, flags) {
+            Routed::Here => (None, false),
+            Routed::Open => (None, true),
+            Routed::Refused(error) => (Some(error), false),
+        };
+        let rejection = self.rejection(client, command, args, elsewhere);
+        rejection.map_or(Ok(Admitted { command, ground, for_open_slot }), Err)
     }
 
     /// Admits a request from the append-only file, which was checked before it was logged.
     pub(super) fn admit_replayed(&self, command: &'static CommandInfo) -> Admitted {
-        Admitted { command, ground: self.ground(self.server.admission.rights()) }
+        Admitted { command, ground: self.ground(self.server.admission.rights()), for_open_slot: false }
     }
 
-    /// Why a command may not run.
-    fn rejection(&mut self, client: &Client, command: &'static CommandInfo, args: Args<'_>) -> Option<Rejection> {
+    /// Why a command may not run. `elsewhere` is the error if it is for another node.
+    fn rejection(
+        &mut self,
+        client: &Client,
+        command: &'static CommandInfo,
+        args: Args<'_>,
+        elsewhere: Option<Error>,
+    ) -> Option<Rejection> {
         if client.must_authenticate(self.server) && !command.spec.flags.contains(Flags::NO_AUTH) {
             return Some(Rejection::NotAuthenticated);
         }
@@ -104,6 +131,9 @@ impl Engine {
             self.record_denied(&client.info, &client.identity.user, denied, context, Invocation { command, args });
             return Some(Rejection::Denied(denied.error(&client.identity.user, command)));
         }
+        if let Some(error) = elsewhere {
+            return Some(Rejection::Routed(error));
+        }
         let confined = || {
             (client.is_confined_to_subscriptions() && !allowed_while_subscribed(command))
                 .then_some(Rejection::Subscribed(command))
@@ -112,8 +142,8 @@ impl Engine {
         let short = || (self.is_out_of_memory() && flags.contains(Flags::DENYOOM)).then_some(Rejection::OutOfMemory);
         let uses_keys = flags.intersects(Flags::READONLY | Flags::WRITE | Flags::MAY_REPLICATE);
         let monitors = || (client.is_monitor() && uses_keys).then_some(Rejection::Monitor);
-        let elsewhere = || rejection::redirection(self.server, &client.info, flags);
-        let closed = || elsewhere().or_else(|| rejection::rejection(self.server, command, flags));
+        let to_primary = || rejection::redirection(self.server, &client.info, flags);
+        let closed = || to_primary().or_else(|| rejection::rejection(self.server, command, flags));
         let busy = || if self.concerns_script(client, command) { self.busy_error().map(Rejection::Busy) } else { None };
         confined().or_else(short).or_else(closed).or_else(busy).or_else(monitors)
     }
@@ -166,7 +196,7 @@ impl Engine {
         rejection: Rejection,
         out: &mut Vec<u8>,
     ) {
-        let is_redirected = matches!(rejection, Rejection::Redirect(..));
+        let is_redirected = matches!(rejection, Rejection::Redirect(..) | Rejection::Routed(_));
         let error = rejection.error(self.server);
         self.refuse(client, Some(invocation), &error, is_redirected, out);
     }

@@ -25,6 +25,13 @@ pub struct Transaction {
     pub(crate) db: usize,
 }
 
+impl Default for Transaction {
+    /// An empty transaction in database 0.
+    fn default() -> Self {
+        Transaction::new(0)
+    }
+}
+
 impl Transaction {
     /// Creates a transaction that begins in database `db`.
     pub(crate) fn new(db: usize) -> Self {

@@ -23,6 +23,7 @@ const BRIEF_MS: i64 = 100;
 pub fn redirects(server: &Services, client: &ClientInfo, flags: Flags) -> bool {
     let is = client.flags();
     server.admission.has(Reasons::REPLICA)
+        && server.routing.is_none()
         && is.contains(ClientFlags::CAPA_REDIRECT)
         && (flags.contains(Flags::WRITE) || (flags.contains(Flags::READONLY) && !is.contains(ClientFlags::READONLY)))
 }
@@ -43,6 +44,8 @@ pub enum Rejection {
     Subscribed(&'static CommandInfo),
     /// Memory is above its limit.
     OutOfMemory,
+    /// The request is for another node of the cluster, or for none.
+    Routed(Error),
     /// Redirects the client to the primary, given by host and port.
     Redirect(String, u16),
     /// The last save failed.
@@ -69,7 +72,10 @@ impl Rejection {
         match self {
             Rejection::NotAuthenticated => NOT_AUTHENTICATED,
             Rejection::WrongArity(command) => wrong_arity(command),
-            Rejection::Protected(error) | Rejection::Denied(error) | Rejection::Busy(error) => error,
+            Rejection::Protected(error)
+            | Rejection::Denied(error)
+            | Rejection::Routed(error)
+            | Rejection::Busy(error) => error,
             Rejection::InTransaction(command) => {
                 Error::new(format!("ERR Command '{}' not allowed inside a transaction", command.full_name))
             }

@@ -12,6 +12,7 @@ use super::debugging::DebugConsole;
 use super::engine::{Engine, Keys};
 use super::invocation::{DataCall, Invocation, ScriptContext};
 use super::permission::{OUT_OF_MEMORY, wrong_arity};
+use super::routing::ScriptSlot;
 use crate::handlers::Handler;
 use crate::rejection;
 use crate::session::Client;
@@ -229,6 +230,9 @@ impl Engine {
             // It was allowed when it was first executed.
             return Ok(());
         }
+        if self.server.routing.is_some() && flags.is_some_and(|flags| flags.no_cluster) {
+            return Err(Error::text("ERR Can not run script on cluster, 'no-cluster' flag is set."));
+        }
         if rejection::is_stale(self.server) && !flags.is_some_and(|flags| flags.allow_stale) {
             return Err(rejection::STALE);
         }
@@ -272,6 +276,7 @@ impl Engine {
         self.freeze_clock();
         running.begin();
         let flags = code.flags();
+        let slot = self.slot_of_script(client, request.keys().next(), flags);
         let scratch = std::mem::take(&mut self.scratch);
         let mut caller = Caller {
             engine: self,
@@ -286,6 +291,7 @@ impl Engine {
             read_only: script_call.read_only || flags.is_some_and(|flags| flags.no_writes),
             wrote: false,
             calls: 0,
+            slot,
             is_visible: false,
             is_busy: false,
         };
@@ -360,6 +366,8 @@ struct Caller<'r> {
     wrote: bool,
     /// Number of commands called.
     calls: u32,
+    /// The only slot whose keys it may access.
+    slot: ScriptSlot,
     /// Whether other threads see it as running.
     is_visible: bool,
     /// Whether it has exceeded `busy-reply-threshold`.
@@ -447,14 +455,19 @@ impl Caller<'_> {
         if let Some(error) = self.refusal(command, args) {
             return self.refuse(command, error);
         }
+        let keys: Keys<'_> = self.engine.keys_of(command, args);
+        self.lock(command, args, &keys);
+        let routed =
+            self.engine.route_in_script(self.client, Invocation { command, args }, self.locked, &mut self.slot);
+        if let Err(error) = routed {
+            return self.refuse(command, error);
+        }
         if !self.wrote && command.spec.flags.contains(Flags::WRITE) {
             if !server.scripting.running.begin_to_write() {
                 return self.refuse(command, Error::new(killed(self.code.kind())));
             }
             self.wrote = true;
         }
-        let keys: Keys<'_> = self.engine.keys_of(command, args);
-        self.lock(command, args, &keys);
         let Caller { engine, client, locked, .. } = self;
         engine.set_read_scope(client, command, args);
         let start = out.len();

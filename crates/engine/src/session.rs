@@ -83,6 +83,8 @@ pub struct Client {
     pub subscriptions: Option<Box<Subscriptions>>,
     /// Set by a command that is answered with pushes instead of a reply.
     pub answered_by_pushes: bool,
+    /// CLUSTER ASKING.
+    asking: Asking,
     /// Index in the command table of the last command; `u32::MAX` before the first.
     pub last_command: u32,
     /// Number of commands executed.
@@ -120,6 +122,16 @@ pub enum ReplyMode {
     SkipNext,
 }
 
+/// ASKING: whether the client was sent here by an ASK redirection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Asking {
+    No,
+    /// It has just sent ASKING, so its next request may access slots that this node imports.
+    Next,
+    /// So may the current one.
+    Now,
+}
+
 /// Whether a connection stays open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
@@ -150,6 +162,7 @@ impl Client {
             fate: Fate::Open,
             subscriptions: None,
             answered_by_pushes: false,
+            asking: Asking::No,
             last_command: u32::MAX,
             commands: 0,
             transaction: None,
@@ -161,6 +174,30 @@ impl Client {
             feed: None,
             write_offset: 0,
             debugging: None,
+        }
+    }
+
+    /// ASKING: lets its next request, or transaction, access slots that this node imports.
+    pub fn ask_next(&mut self) {
+        self.asking = Asking::Next;
+    }
+
+    /// Whether it has sent ASKING before the current request.
+    #[inline]
+    pub fn is_asking(&self) -> bool {
+        self.asking != Asking::No
+    }
+
+    /// Updates [`is_asking`](Self::is_asking) after a request.
+    #[inline]
+    pub(super) fn end_asking(&mut self) {
+        if self.asking != Asking::No {
+            self.asking = match self.asking {
+                Asking::Next => Asking::Now,
+                // A transaction is asked for as a whole.
+                Asking::Now if self.transaction.is_some() => Asking::Now,
+                _ => Asking::No,
+            };
         }
     }
 

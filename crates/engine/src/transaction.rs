@@ -26,7 +26,7 @@ use kvick_store::{Address, Key, Locked};
 use std::sync::atomic::Ordering;
 
 /// The database that a command selects, if the command is SELECT.
-fn selected_by(command: &CommandInfo, args: Args<'_>, databases: usize) -> Option<usize> {
+pub(super) fn selected_by(command: &CommandInfo, args: Args<'_>, databases: usize) -> Option<usize> {
     let selects = command.spec.flags.contains(Flags::SELECTS);
     let number = selects.then(|| args.get(1).and_then(parse_i64)).flatten();
     number.and_then(|number| usize::try_from(number).ok()).filter(|number| *number < databases)
@@ -201,11 +201,12 @@ impl Engine {
         out: &mut Vec<u8>,
     ) -> Option<Result<(), Error>> {
         let invocation = Invocation { command: admission.command(), args };
-        let Some(transaction) = client.transaction.take() else {
+        let Some(transaction) = client.transaction.as_deref() else {
             self.monitor(client, invocation);
             return Some(Err(Error::text("ERR EXEC without MULTI")));
         };
         if transaction.aborted {
+            client.transaction = None;
             self.unwatch(client);
             self.monitor(client, invocation);
             return Some(Err(Error::text("EXECABORT Transaction discarded because of previous errors.")));
@@ -222,25 +223,33 @@ impl Engine {
             None => None,
             Some(_) if global => self.lock_global(admission),
             Some(_) => {
-                self.lock_several(admission, |engine| engine.transaction_addresses(client.db, &transaction, &watching))
+                self.lock_several(admission, |engine| engine.transaction_addresses(client.db, transaction, &watching))
             }
         };
         let Some(mut locked) = locked else {
-            client.transaction = Some(transaction);
             client.watching = (!watching.is_empty()).then_some(watching);
             return None;
         };
+        let elsewhere =
+            if admission.is_for_open_slot() { self.redirect_open(client, invocation, &locked) } else { None };
+        let transaction = client.transaction.take().unwrap_or_default();
         let overdue = |(watched, key): (&WatchedKey, Key<'_>)| {
             locked.expired_since_watch(watched.db, key, &watching.watcher, self.now_ms)
         };
         let touched = watching.watcher.is_touched() || watching.hashed(self.server.keyspace).any(overdue);
         self.unwatch_locked(&watching, &mut locked);
         self.monitor_lines.begin_group();
-        if touched {
-            Reply::new(out, client.version).null_array();
-        } else {
-            self.run_transaction(client, &transaction, &mut locked, yielder, out);
-        }
+        let result = match elsewhere {
+            Some(error) => Err(error),
+            None if touched => {
+                Reply::new(out, client.version).null_array();
+                Ok(())
+            }
+            None => {
+                self.run_transaction(client, &transaction, &mut locked, yielder, out);
+                Ok(())
+            }
+        };
         self.monitor_lines.end_group();
         self.monitor(client, invocation);
         self.send_monitor_lines();
@@ -249,7 +258,7 @@ impl Engine {
         if global {
             self.enter();
         }
-        Some(Ok(()))
+        Some(result)
     }
 
     /// Addresses of all keys that the commands name, each in the database selected at that point, and of the watched

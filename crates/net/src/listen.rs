@@ -208,19 +208,35 @@ fn is_loopback(ip: &IpAddr) -> bool {
     }
 }
 
-/// Opens one socket per address; a "-" prefix makes an address optional. Port 0 opens none.
+/// Opens the sockets of a transport. Port 0 opens none.
 fn open_tcp(values: &Values, transport: Transport) -> io::Result<Vec<Listener>> {
-    let port = transport.port(values);
-    if port == 0 {
-        return Ok(Vec::new());
+    match transport.port(values) {
+        0 => Ok(Vec::new()),
+        port => open_addresses(values, port, |socket| Listener {
+            kind: Kind::Tcp(TcpListener::from_std(socket), transport),
+            number: None,
+        }),
     }
+}
+
+/// Opens the sockets of the cluster bus: one per address of `bind`. Errors name the address and the cause.
+pub fn open_bus(values: &Values, port: u16) -> io::Result<Vec<std::net::TcpListener>> {
+    open_addresses(values, port, |socket| socket)
+}
+
+/// Opens a socket for each address of `bind`, a "-" before which makes it optional.
+fn open_addresses<T>(
+    values: &Values,
+    port: u16,
+    mut wrap: impl FnMut(std::net::TcpListener) -> T,
+) -> io::Result<Vec<T>> {
     let (backlog, mark) = (values.read(network::TCP_BACKLOG), values.read(network::SOCKET_MARK_ID));
     let mut sockets = Vec::new();
     for text in values.read(network::BIND).list() {
         let text = String::from_utf8_lossy(text);
         let (text, optional) = text.strip_prefix('-').map_or((&*text, false), |rest| (rest, true));
         match parse_address(text).and_then(|ip| open_one(SocketAddr::new(ip, port), backlog, mark)) {
-            Ok(socket) => sockets.push(Listener { kind: Kind::Tcp(socket, transport), number: None }),
+            Ok(socket) => sockets.push(wrap(socket)),
             Err(error) if optional && may_be_missing(&error) => {}
             Err(error) => {
                 let reason = format!("Could not create server TCP listening socket {text}:{port}: {error}");
@@ -251,7 +267,7 @@ fn may_be_missing(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| missing.contains(&code) || code == libc::EPFNOSUPPORT)
 }
 
-fn open_one(address: SocketAddr, backlog: i32, mark: u32) -> io::Result<TcpListener> {
+fn open_one(address: SocketAddr, backlog: i32, mark: u32) -> io::Result<std::net::TcpListener> {
     let socket = RawSocket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
@@ -263,7 +279,7 @@ fn open_one(address: SocketAddr, backlog: i32, mark: u32) -> io::Result<TcpListe
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     socket.listen(backlog)?;
-    Ok(TcpListener::from_std(socket.into()))
+    Ok(socket.into())
 }
 
 fn open_unix(path: PathBuf, mode: u32, group: Option<&[u8]>) -> io::Result<Listener> {
@@ -328,6 +344,7 @@ pub fn admit(
         core.rejected_connections.fetch_add(1, Ordering::Relaxed);
         return refuse(&mut socket, PROTECTED.as_bytes());
     }
+    let is_tls = matches!(socket, Socket::Tls(_));
     let stream = match &socket {
         Socket::Tcp(stream) => Some(stream),
         Socket::Tls(stream) => Some(stream.socket()),
@@ -343,6 +360,7 @@ pub fn admit(
     let now = kvick_runtime::clock::unix_ms();
     let info = ClientInfo::new(id, worker, socket.fd(), peer.peer, peer.local, peer.loopback, now);
     info.set_flags(ClientFlags::UNIX, peer.unix);
+    info.set_flags(ClientFlags::TLS, is_tls);
     let info = Arc::new(info);
     core.clients.add(info.clone());
     Some(NewConnection { socket, info })

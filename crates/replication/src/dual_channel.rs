@@ -12,9 +12,9 @@ use super::primary_connection::{LinkError, PrimaryConnection, for_log};
 use super::reply::Reply;
 use super::upstream::Target;
 use crate::ReplicatedCore;
+use crate::pause_after_fork;
 use kvick_config::tables::network::CLIENT_OUTPUT_BUFFER_LIMIT;
 use kvick_config::tables::replication as settings;
-use kvick_net::supervise;
 use kvick_runtime::logging;
 use kvick_runtime::version::VALKEY;
 use kvick_store::lazy_free::Garbage;
@@ -153,7 +153,7 @@ fn request_log(
         return Err(refused(&answer));
     }
     if core.replication.pauses_after_fork.load(Ordering::Relaxed) {
-        supervise::stop_until_continued();
+        pause_after_fork::stop_process();
     }
     let next = (position.offset + 1).to_string();
     logging::notice(format_args!("Trying a partial resynchronization (request {}:{next}).", position.id));

@@ -15,6 +15,7 @@
 //! - [`link`]: the thread that follows a primary: connects, synchronises, applies.
 //! - [`full_sync`]: full sync on the replica.
 //! - [`dual_channel`]: full sync with a separate connection for the dump.
+//! - [`pause_after_fork`]: DEBUG PAUSE-AFTER-FORK on a primary.
 //! - [`primary_connection`]: connections to the primary.
 //! - `reply`: the replies of peers.
 //! - [`apply`]: the interface for executing a primary's commands.
@@ -30,6 +31,7 @@ pub mod full_sync;
 pub mod history;
 pub mod link;
 pub mod migration;
+pub mod pause_after_fork;
 pub mod primary_connection;
 pub mod replicas;
 mod replicated_core;
@@ -82,7 +84,7 @@ pub struct Replication {
     /// How long, in ms, the log is retained for a replica that has received its dump, until it requests the log.
     pub orphan_ttl_ms: AtomicI64,
     /// Whether the process stops itself (until continued) during a dual-channel sync: a replica before it requests the
-    /// log, a primary after it has sent a dump. For tests.
+    /// log, a primary after it has sent a dump. See [`pause_after_fork`].
     pub pauses_after_fork: AtomicBool,
 }
 

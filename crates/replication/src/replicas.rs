@@ -212,6 +212,11 @@ impl Replicas {
         before > all.len()
     }
 
+    /// Whether a replica is attached.
+    pub fn is_attached(&self, replica: &Arc<Replica>) -> bool {
+        self.all.read().iter().any(|known| Arc::ptr_eq(known, replica))
+    }
+
     /// Keeps a closed dump channel, for the replica that will request the log.
     pub fn add_orphan(&self, channel: Arc<Replica>) {
         self.orphans.lock().push(channel);

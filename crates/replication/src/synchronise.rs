@@ -4,6 +4,7 @@
 //! data, wait for the next; so a value that an old format cannot represent does not delay the others.
 
 use super::disk_backed::DiskBackedSync;
+use super::pause_after_fork::StopAfterDump;
 use super::replicas::{Replica, Stage};
 use super::transfer::{Ended, Reader, Transfer};
 use crate::ReplicatedCore;
@@ -35,6 +36,8 @@ pub struct PendingFullSync {
     pub follower: Option<Follower>,
     /// Whether the length is unknown: the replica then reports when it has loaded the dump.
     pub is_streamed: bool,
+    /// Pauses commands, and stops the process once the dump is sent: DEBUG PAUSE-AFTER-FORK.
+    pub stop_after_dump: Option<Arc<StopAfterDump>>,
 }
 
 /// Full syncs to be taken by the replicas' workers.
@@ -75,10 +78,13 @@ impl DumpSpec {
 }
 
 impl PendingFullSyncs {
-    /// Whether the snapshot for a replica has begun and its dump is incomplete.
-    pub fn is_incomplete(&self, client: u64) -> bool {
-        let all = self.waiting.lock();
-        all.iter().any(|(id, full_sync)| *id == client && !full_sync.reader.has_ended())
+    /// Offers a replica its full sync. Does nothing if the replica has disconnected.
+    fn offer(&self, core: &ReplicatedCore, replica: &Arc<Replica>, full_sync: PendingFullSync) {
+        self.waiting.lock().push((replica.client.id, full_sync));
+        // A disconnection detaches the replica first, and then takes what is offered.
+        if !core.replication.replicas.is_attached(replica) {
+            drop(self.take(replica.client.id));
+        }
     }
 
     /// Takes a replica's full sync, if its snapshot has begun.
@@ -137,9 +143,17 @@ fn join(core: &ReplicatedCore, current: &CurrentDump, replica: &Arc<Replica>) ->
     let Some(follower) = core.keyspace.log.follow_from(current.offset, Audience::All) else { return false };
     let Some(reader) = current.transfer.reader() else { return false };
     let (history, offset, database) = (current.history.clone(), current.offset, current.database);
-    let full_sync = PendingFullSync { history, offset, database, reader, follower: Some(follower), is_streamed: false };
+    let full_sync = PendingFullSync {
+        history,
+        offset,
+        database,
+        reader,
+        follower: Some(follower),
+        is_streamed: false,
+        stop_after_dump: None,
+    };
     current.replicas.lock().push(replica.clone());
-    pending_full_syncs.waiting.lock().push((replica.client.id, full_sync));
+    pending_full_syncs.offer(core, replica, full_sync);
     replica.set_stage(Stage::Saving);
     core.wake(replica.client.worker);
     true
@@ -222,11 +236,14 @@ fn begin(core: &'static ReplicatedCore, waiting: &[Arc<Replica>], spec: DumpSpec
     let database = if upstream.is_replica() { upstream.database.load(Ordering::Relaxed) } else { 0 };
     *current = Some(CurrentDump { transfer, is_streamed, history: history.clone(), offset, database, spec, replicas });
     drop(current);
-    let mut pending_full_syncs = core.replication.pending_full_syncs.waiting.lock();
+    let has_channels = waiting.iter().any(|replica| replica.is_dump_channel.load(Ordering::Relaxed));
+    let stops = has_channels && core.replication.pauses_after_fork.load(Ordering::Relaxed);
+    let stop = stops.then(|| StopAfterDump::begin(core));
     for ((replica, reader), follower) in waiting.iter().zip(readers).zip(followers) {
-        let (history, mut follower) = (history.clone(), Some(follower));
+        let (history, mut follower, mut stop_after_dump) = (history.clone(), Some(follower), None);
         if replica.is_dump_channel.load(Ordering::Relaxed) {
             *replica.pin.lock() = follower.take();
+            stop_after_dump = stop.clone();
             logging::debug(format_args!(
                 "Dual channel replication: Attach replica rdb client {} to repl buf block",
                 replica.client.id
@@ -234,14 +251,12 @@ fn begin(core: &'static ReplicatedCore, waiting: &[Arc<Replica>], spec: DumpSpec
         } else if replica.is_dump_only.load(Ordering::Relaxed) {
             follower = None;
         }
-        pending_full_syncs
-            .push((replica.client.id, PendingFullSync { history, offset, database, reader, follower, is_streamed }));
+        let full_sync = PendingFullSync { history, offset, database, reader, follower, is_streamed, stop_after_dump };
+        core.replication.pending_full_syncs.offer(core, replica, full_sync);
         replica.set_stage(Stage::Saving);
         core.wake(replica.client.worker);
     }
-    drop(pending_full_syncs);
     let target = if is_streamed { "replicas sockets" } else { "disk" };
-    let has_channels = waiting.iter().any(|replica| replica.is_dump_channel.load(Ordering::Relaxed));
     let using = if has_channels { "dual-channel" } else { "normal sync" };
     logging::notice(format_args!("Starting BGSAVE for SYNC with target: {target} using: {using}"));
     if is_streamed {

@@ -117,11 +117,6 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Whether nothing more is to be written.
-    pub fn has_ended(&self) -> bool {
-        self.transfer.inner.lock().ended.is_some()
-    }
-
     /// The next event; a chunk counts as read.
     pub fn take(&mut self) -> Next {
         let mut inner = self.transfer.inner.lock();

@@ -2,12 +2,14 @@
 //!
 //! - [`process`]: the process from the command line to its exit.
 //! - [`server`]: the state that all threads share.
+//! - [`cluster`]: the server as a node of a cluster.
 //! - [`commands`]: commands about connections and the server. Those about data are in `kvick-commands`.
 //! - `crash`: the report that a crash leaves in the log. `watchdog`: reports slow workers. `signals`: signal handling.
 //! - `memory`: the report of memory use behind INFO and MEMORY.
 //!
 //! The workers, their event loops and the execution of commands are in `kvick-engine`.
 
+pub mod cluster;
 pub mod commands;
 pub mod crash;
 pub mod memory;

@@ -1,5 +1,6 @@
 //! The server: the engine's services, and the process around them.
 
+use crate::cluster::ClusterNode;
 use crate::process::shutdown;
 use crate::watchdog::Watchdog;
 use kvick_commands::table::CommandTable;
@@ -28,6 +29,8 @@ pub struct Server {
     pub executable: PathBuf,
     /// The software watchdog.
     pub watchdog: Watchdog,
+    /// The cluster node that it is, in cluster mode.
+    cluster: OnceLock<&'static ClusterNode>,
     /// The listening sockets.
     listeners: OnceLock<Listeners>,
     /// A signal's shutdown request.
@@ -96,6 +99,7 @@ impl Server {
             config_file,
             executable,
             watchdog: Watchdog::default(),
+            cluster: OnceLock::new(),
             listeners: OnceLock::new(),
             shutdown: shutdown::Request::default(),
             listening: RwLock::default(),
@@ -112,6 +116,17 @@ impl Server {
     pub fn of(services: &'static Services) -> &'static Server {
         let process = services.process().and_then(|process| process.as_any().downcast_ref());
         process.expect("the services of a server")
+    }
+
+    /// Sets the cluster node, once.
+    pub fn set_cluster(&self, node: &'static ClusterNode) {
+        // As below.
+        let _ = self.cluster.set(node);
+    }
+
+    /// The cluster node that this server is, in cluster mode.
+    pub fn cluster(&self) -> Option<&'static ClusterNode> {
+        self.cluster.get().copied()
     }
 
     /// Sets the listening sockets, once.

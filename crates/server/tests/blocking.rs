@@ -213,6 +213,28 @@ fn a_closed_client_takes_no_elements() {
 }
 
 #[test]
+fn a_client_closed_by_the_reply_before_a_blocking_command_does_not_block() {
+    // The reply is large enough to be written at once, and exceeds the limit.
+    for_workers(&["--client-output-buffer-limit", "normal 200000 0 0"], |server| {
+        let mut control = server.client();
+        let _: () = cmd("SET").arg("large").arg("x".repeat(300_000)).query(&mut control).expect("a key");
+        let mut client = server.raw();
+        // What is behind the first command is executed once that is served.
+        client.send("BLPOP first 0\r\nGET large\r\nBLPOP second 0\r\n");
+        wait_for_blocked(&mut control, 1);
+        push(&mut control, "first", &["x"]);
+        wait_until("it is closed", || {
+            let list: String = cmd("CLIENT").arg("LIST").query(&mut control).expect("a list");
+            list.lines().count() == 1
+        });
+        assert_eq!(blocked(&mut control), 0);
+        push(&mut control, "second", &["stays"]);
+        let left: Vec<String> = cmd("LRANGE").arg("second").arg(0).arg(-1).query(&mut control).expect("a list");
+        assert_eq!(left, ["stays"]);
+    });
+}
+
+#[test]
 fn concurrent_pushes_and_blocking_pops_lose_nothing() {
     const EACH: usize = 400;
     const PAIRS: usize = 4;

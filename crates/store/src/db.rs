@@ -6,6 +6,7 @@
 mod env;
 mod lookup;
 mod scan;
+mod slot_keys;
 
 pub use env::{Counter, Counters, Env, WhenExpired, WrongType};
 

@@ -3,6 +3,11 @@
 //! Clients choose the keys that are hashed, so the function must not let them construct
 //! collisions: SipHash is a pseudo-random function as long as its secret is not known. One
 //! compression round and three finalisation rounds is the variant commonly used for hash tables.
+//!
+//! In cluster mode, the low bits of a key's hash are its [slot], so that keys of a slot share a partition and the slot
+//! is never computed twice. Tables do not use these bits.
+
+use crate::slot::{SLOTS, slot};
 
 /// A key with its hash, computed once.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +23,16 @@ pub struct Key<'a> {
 pub struct KeyHasher {
     k0: u64,
     k1: u64,
+    by_slot: bool,
+}
+
+/// The bits of a hash that are the slot, in cluster mode.
+const SLOT_MASK: u64 = SLOTS as u64 - 1;
+
+/// The slot of a key with this hash, which was computed in cluster mode.
+#[inline]
+pub const fn slot_of(hash: u64) -> u16 {
+    (hash & SLOT_MASK) as u16
 }
 
 impl KeyHasher {
@@ -30,12 +45,28 @@ impl KeyHasher {
 
     /// A hasher with a given secret.
     pub const fn with_secret(k0: u64, k1: u64) -> Self {
-        KeyHasher { k0, k1 }
+        KeyHasher { k0, k1, by_slot: false }
+    }
+
+    /// This hasher in cluster mode: the low bits of a hash are the key's slot.
+    pub const fn by_slot(self) -> Self {
+        KeyHasher { by_slot: true, ..self }
+    }
+
+    /// Whether the low bits of a hash are the key's slot.
+    pub const fn is_by_slot(&self) -> bool {
+        self.by_slot
     }
 
     /// Hashes `bytes`.
     #[inline]
     pub fn hash(&self, bytes: &[u8]) -> u64 {
+        let hash = self.siphash(bytes);
+        if self.by_slot { (hash & !SLOT_MASK) | u64::from(slot(bytes)) } else { hash }
+    }
+
+    #[inline]
+    fn siphash(&self, bytes: &[u8]) -> u64 {
         let mut state = State {
             v0: self.k0 ^ 0x736f_6d65_7073_6575,
             v1: self.k1 ^ 0x646f_7261_6e64_6f6d,
@@ -125,6 +156,16 @@ mod tests {
             let mut reference = BuildHasherDefault::<DefaultHasher>::default().build_hasher();
             reference.write(&bytes[..len]);
             assert_eq!(ours.hash(&bytes[..len]), reference.finish(), "length {len}");
+        }
+    }
+
+    #[test]
+    fn hashes_by_slot_differ_only_in_the_slot() {
+        let hasher = KeyHasher::with_secret(1, 2);
+        for key in [&b""[..], b"key", b"{tag}key", b"a longer key, which has several blocks"] {
+            let hash = hasher.by_slot().hash(key);
+            assert_eq!(super::slot_of(hash), crate::slot::slot(key));
+            assert_eq!(hash >> 14, hasher.hash(key) >> 14);
         }
     }
 

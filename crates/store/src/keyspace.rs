@@ -12,6 +12,7 @@
 
 mod locked;
 mod observers;
+mod slots;
 
 use crate::global_lock::{Exclusive, GlobalLock};
 use crate::hash::{Key, KeyHasher};

@@ -34,7 +34,7 @@ impl Default for Limits {
                 &["commands", "config"],
                 &["core"],
                 &["acl", "scripting", "net"],
-                &["durability"],
+                &["durability", "cluster_bus"],
                 &["replication"],
                 &["engine"],
                 &["worker"],

@@ -122,6 +122,9 @@ impl Worker {
             // A long script runs, and its client is moved out: messages wait for its end.
             return;
         }
+        if self.slots_lost {
+            self.leave_lost_shard_channels();
+        }
         let mut deliveries = std::mem::take(&mut self.deliveries);
         let bytes_max = self.replies.len() + WAVE_BYTES;
         let subscribers = self.server.pubsub.subscribers(self.number);
@@ -198,6 +201,10 @@ impl Worker {
                 }
                 Delivery::Disconnected(client) => {
                     self.deliver_disconnection(&client);
+                    self.server.inboxes.delivered(self.number);
+                }
+                Delivery::SlotsLost => {
+                    self.slots_lost = true;
                     self.server.inboxes.delivered(self.number);
                 }
             }

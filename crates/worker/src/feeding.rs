@@ -11,7 +11,6 @@ use kvick_core::clients::ClientFlags;
 use kvick_core::stats::WorkerStats;
 use kvick_engine::feed::{Dump, Feed, FeedSource};
 use kvick_engine::services::Services;
-use kvick_net::supervise;
 use kvick_replication::synchronise::{self, PendingFullSync};
 use kvick_runtime::clock::{self, Ticks};
 use kvick_runtime::logging;
@@ -92,9 +91,10 @@ impl Worker {
         self.server.replication.set_feeds(self.number, self.feeds.len());
         let (replica, is_done) = (feed.replica.clone(), feed.is_dump_channel_done());
         drop(feed);
+        let was_attached = self.server.replication.replicas.detach(&replica);
         // Otherwise its pending full sync would never be read, and the snapshot would wait for it.
         drop(self.server.replication.pending_full_syncs.take(replica.client.id));
-        if self.server.replication.replicas.detach(&replica) {
+        if was_attached {
             self.server.update_good_replicas(&self.server.config.values());
             logging::notice(format_args!("Connection with replica {} lost.", replica.name()));
         }
@@ -139,14 +139,13 @@ impl Worker {
 
     /// Feeds a replica.
     pub(super) fn feed(&mut self, token: usize) {
-        let pauses = self.server.replication.pauses_after_fork.load(Ordering::Relaxed);
         let Some(connection) = self.connections.get_mut(token) else { return };
         if Self::is_doomed(connection) {
             // The request to close it assumes that it receives nothing more.
             return self.close(token);
         }
-        if let Some(Feed { source: source @ FeedSource::Nothing, replica, .. }) = connection.client.feed.as_deref_mut()
-            && !(pauses && self.server.replication.pending_full_syncs.is_incomplete(replica.client.id))
+        if let Some(Feed { source: source @ FeedSource::Nothing, replica, stop_after_dump, .. }) =
+            connection.client.feed.as_deref_mut()
             && let Some(full_sync) = self.server.replication.pending_full_syncs.take(replica.client.id)
         {
             let PendingFullSync { history, offset, database, .. } = &full_sync;
@@ -160,7 +159,8 @@ impl Worker {
             } else if !replica.is_pre_psync.load(Ordering::Relaxed) {
                 connection.output.push(format!("+FULLRESYNC {history} {offset}\r\n").as_bytes());
             }
-            let PendingFullSync { reader, follower, is_streamed, .. } = full_sync;
+            let PendingFullSync { reader, follower, is_streamed, stop_after_dump: stop, .. } = full_sync;
+            *stop_after_dump = stop;
             *source = FeedSource::Dump(Box::new(Dump { reader, follower, is_streamed, has_begun: false }));
             return self.write_waiting(token);
         }
@@ -181,9 +181,13 @@ impl Worker {
             && let Some(feed) = &connection.client.feed
         {
             feed.replica.dump_sent_ms.store(clock::unix_ms(), Ordering::Relaxed);
-            if pauses {
-                supervise::stop_until_continued();
-            }
+        }
+        if is_done(connection)
+            && connection.socket.pending_output() == 0
+            && let Some(feed) = &mut connection.client.feed
+            && let Some(stop) = feed.stop_after_dump.take()
+        {
+            stop.dump_sent();
         }
         match fed {
             Fed::Enough => {}

@@ -23,6 +23,7 @@ mod long_script;
 mod migrating;
 pub mod output;
 mod readiness;
+mod shard_channels;
 mod timers;
 mod violation;
 
@@ -73,6 +74,8 @@ pub struct Worker {
     paused: Vec<usize>,
     /// Pending deliveries to this worker's connections.
     deliveries: delivery::Deliveries,
+    /// Whether subscriptions to shard channels must be checked because slots were lost.
+    slots_lost: bool,
     /// Publishing connections throttled because delivery lags behind.
     throttled: Vec<usize>,
     listeners: Listeners,
@@ -137,6 +140,7 @@ impl Worker {
             poll,
             mailbox,
             connections: Slab::new(),
+            slots_lost: false,
             ready: VecDeque::new(),
             handshakes: handshake::Handshakes::default(),
             paused: Vec::new(),
@@ -338,6 +342,7 @@ impl Worker {
                 Message::Close(info) => self.close_doomed(&info),
                 Message::Resume => self.resume_paused(),
                 Message::Loaded => self.timers.make_due(),
+                Message::DeleteSlots(slots) => self.engine.delete_slots(&slots),
                 Message::RetryWrites => {
                     let tokens: Vec<usize> = self.connections.iter().map(|(token, _)| token).collect();
                     tokens.into_iter().for_each(|token| self.write_waiting(token));

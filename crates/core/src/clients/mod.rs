@@ -6,6 +6,7 @@
 //! (`Client::publish` in the server crate). To act on a connection of another worker, send that worker a message.
 
 use crate::pubsub::Kind;
+use crate::routing::Viewer;
 pub mod line;
 
 use kvick_store::{Counter, Waiter, Watcher};
@@ -169,6 +170,8 @@ bitflags::bitflags! {
         const REPLICA = 1 << 16;
         /// The connection to the primary.
         const PRIMARY = 1 << 17;
+        /// Connected by TLS.
+        const TLS = 1 << 18;
         /// MONITOR: receives every command.
         const MONITOR = 1 << 13;
         /// A watched key has changed. Not stored, but computed on demand: see [`ClientInfo::shown_flags`].
@@ -256,6 +259,11 @@ impl ClientInfo {
     /// The flags.
     pub fn flags(&self) -> ClientFlags {
         ClientFlags::from_bits_truncate(self.flags.load(Ordering::Relaxed))
+    }
+
+    /// What the addresses in replies to it depend on.
+    pub fn viewer(&self) -> Viewer {
+        Viewer { tls: self.flags().contains(ClientFlags::TLS), ipv6: self.peer.starts_with('[') }
     }
 
     /// The flags, including [`DIRTY`](ClientFlags::DIRTY) if a watched key has changed.

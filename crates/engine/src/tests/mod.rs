@@ -30,6 +30,7 @@
 mod blocking;
 mod eviction;
 mod expiry;
+mod routing;
 mod scripts;
 mod tracking;
 mod transactions;
@@ -109,12 +110,18 @@ struct Harness {
 
 impl Harness {
     fn new(executors: usize, clients: usize) -> Self {
+        Harness::with_settings(executors, clients, |_| ())
+    }
+
+    /// With settings that cannot be changed later.
+    fn with_settings(executors: usize, clients: usize, configure: impl FnOnce(&Config)) -> Self {
         kvick_runtime::clock::calibrate();
         kvick_runtime::memory::register_thread();
         let defaults = Config::new(Values::defaults().expect("a current directory"));
         defaults.put(network::IO_THREADS, executors as u32);
         // Otherwise FLUSHALL would write a dump to disk.
         defaults.put(persistence::SAVE, SavePoints::none());
+        configure(&defaults);
         let values = (*defaults.values()).clone();
         let mut table = CommandTable::<Handler>::new();
         table.add_family(Class::Transaction, crate::transactions::COMMANDS, Handler::Control);
@@ -313,7 +320,9 @@ impl Harness {
                     let targets = invalidation.targets(0..usize::MAX).iter();
                     messages.extend(targets.map(|target| (target.client as usize - 1, out.clone())));
                 }
-                Delivery::Published(_) | Delivery::Disconnected(_) => panic!("nobody asked for that"),
+                Delivery::Published(_) | Delivery::Disconnected(_) | Delivery::SlotsLost => {
+                    panic!("nobody asked for that")
+                }
             }
             self.services.inboxes.delivered(0);
         }

@@ -3,7 +3,7 @@
 use super::daemon::PidFile;
 use super::{banner, daemon, limits, shutdown, system, title, version};
 use crate::server::Server;
-use crate::{crash, signals};
+use crate::{cluster, crash, signals};
 use kvick_acl::file::{self as acl_file, UserLine};
 use kvick_acl::rules::Reader;
 use kvick_commands::table::CommandTable;
@@ -11,6 +11,7 @@ use kvick_config::arguments::Sources;
 use kvick_config::load::{Entry, Loaded, load};
 use kvick_config::process_settings;
 use kvick_config::tables;
+use kvick_config::tables::cluster::CLUSTER_ENABLED;
 use kvick_config::tables::memory::MAXMEMORY;
 use kvick_config::tables::network::{IO_THREADS, MAXCLIENTS, UNIXSOCKET};
 use kvick_config::tables::persistence::APPENDONLY;
@@ -194,6 +195,9 @@ fn work(server: &'static Server, listeners: Listeners) -> Result<(), Failure> {
     aof::start(server)?;
     migration::start(server)?;
     replication::link::start(server)?;
+    if values.read(CLUSTER_ENABLED) {
+        server.set_cluster(cluster::start(server)?);
+    }
     logging::notice(format_args!("Server initialized"));
     // If a data set exists, workers answer from their first request on that it is being loaded.
     let keeps_files = values.read(APPENDONLY);

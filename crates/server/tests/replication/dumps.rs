@@ -1,6 +1,6 @@
 //! Full syncs, in each of their variants.
 
-use super::common::{Raw, wait_until};
+use super::common::{Raw, Server, wait_until};
 use super::{
     Load, ask, assert_same_data, counted, follow, info, number, settle, start, text, try_ask, wait_for_link,
     with_workers,
@@ -67,6 +67,43 @@ fn dual_channel_sync_works_with_every_load_mode() {
         wait_until("four replicas are left", || counted(&mut p, "connected_slaves") == 4);
         assert_eq!((counted(&mut p, "sync_full"), counted(&mut p, "sync_partial_ok")), (4, 4));
         assert_eq!(counted(&mut p, "replicas_waiting_psync"), 0);
+    });
+}
+
+/// The state of a process, as a letter.
+fn process_state(server: &Server) -> String {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", server.pid())).expect("a process");
+    stat.rsplit(") ").next().and_then(|fields| fields.get(..1)).expect("a state").to_owned()
+}
+
+#[test]
+fn pause_after_fork_stops_a_primary_once_it_has_sent_its_dump() {
+    with_workers(|workers| {
+        let two = ["--dual-channel-replication-enabled", "yes"];
+        // More than a transfer buffers at once, and a limit that the load exceeds within moments.
+        let limits = ["--rdbcompression", "no", "--repl-backlog-size", "16384"];
+        let limit = ["--client-output-buffer-limit", "replica 20000 0 0"];
+        let (primary, replica) = (start(workers, &[&two[..], &limits, &limit].concat()), start(workers, &two));
+        let (mut p, mut r) = (primary.client(), replica.client());
+        ask(&mut p, "DEBUG POPULATE 2000 key 10000");
+        ask(&mut p, "DEBUG PAUSE-AFTER-FORK 1");
+        let load = Load::begin(&primary);
+        wait_until("the load writes", || number(&mut p, "DBSIZE") > 2000);
+        follow(&mut r, primary.port());
+        wait_until("the primary stops", || process_state(&primary) == "T");
+        wait_until("the replica has loaded the dump", || replica.log().contains("Done loading RDB"));
+        primary.signal(libc::SIGCONT);
+        // Commands resume. The load may exceed the limit again and again before the replica has its log.
+        ask(&mut p, "DEBUG PAUSE-AFTER-FORK 0");
+        load.end();
+        wait_for_link(&mut r);
+        settle(&mut p);
+        assert_same_data(&mut p, &mut r);
+        let log = primary.log();
+        let sent = log.find("RDB transfer completed").expect("a dump");
+        let stopped = log.find("Process is about to stop.").expect("a stop");
+        assert!(sent < stopped);
+        assert!(!log[..stopped].contains("overcoming of output buffer limits"), "commands ran before the stop");
     });
 }
 

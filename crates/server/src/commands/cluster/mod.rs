@@ -1,7 +1,19 @@
-//! CLUSTER, CLUSTERSCAN and ASKING, as a server without cluster mode answers them.
+//! CLUSTER, CLUSTERSCAN and ASKING.
+//!
+//! - `membership`: nodes, roles and epochs.
+//! - `slots`: owners of slots, and the keys in slots.
+//! - `topology`: what the cluster looks like.
+
+mod membership;
+mod slots;
+mod topology;
+
+use crate::cluster::ClusterNode;
+use crate::server::HasServer;
+use kvick_cluster::state::{Cluster, CommandError, Facts};
 
 use kvick_commands::context::Error;
-use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spec};
+use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, LockRule, Spec};
 use kvick_engine::session::{Session, SessionHandler};
 use kvick_resp::Args;
 use kvick_store::slot::slot;
@@ -62,12 +74,14 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
     &[
         Command::new(
             about("addslots", -3, CHANGES)
+                .lock(LockRule::Global)
                 .doc(Group::Cluster, "3.0.0", "O(N), N being the slots", "Assigns slots to this node.")
                 .args(&[Arg::integer("slot").multiple()]),
-            disabled,
+            slots::add_slots,
         ),
         Command::new(
             about("addslotsrange", -4, CHANGES)
+                .lock(LockRule::Global)
                 .doc(
                     Group::Cluster,
                     "7.0.0",
@@ -75,13 +89,14 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
                     "Assigns ranges of slots to this node.",
                 )
                 .args(&[RANGE.multiple()]),
-            disabled,
+            slots::add_slot_ranges,
         ),
         Command::new(
             about("bumpepoch", 2, CHANGES)
+                .lock(LockRule::Global)
                 .doc(Group::Cluster, "3.0.0", "O(1)", "Increments the configuration epoch.")
                 .tips(VARYING),
-            disabled,
+            membership::bump_epoch,
         ),
         Command::new(
             about("cancelslotmigrations", 2, CHANGES_ALL).doc(
@@ -94,6 +109,7 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
         ),
         Command::new(
             about("count-failure-reports", 3, ADMIN)
+                .lock(LockRule::Global)
                 .doc(
                     Group::Cluster,
                     "3.0.0",
@@ -103,22 +119,24 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
                 .tips(VARYING)
                 .history(&[("9.0.0", "Reports of failed nodes are no longer counted.")])
                 .args(NODE),
-            disabled,
+            membership::count_failure_reports,
         ),
         Command::new(
             about("countkeysinslot", 3, STALE)
                 .doc(Group::Cluster, "3.0.0", "O(1)", "Returns the number of keys in a slot.")
                 .args(&[Arg::integer("slot")]),
-            disabled,
+            slots::count_keys,
         ),
         Command::new(
             about("delslots", -3, CHANGES)
+                .lock(LockRule::Global)
                 .doc(Group::Cluster, "3.0.0", "O(N), N being the slots", "Marks slots as unassigned on this node.")
                 .args(&[Arg::integer("slot").multiple()]),
-            disabled,
+            slots::del_slots,
         ),
         Command::new(
             about("delslotsrange", -4, CHANGES)
+                .lock(LockRule::Global)
                 .doc(
                     Group::Cluster,
                     "7.0.0",
@@ -126,46 +144,49 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
                     "Marks ranges of slots as unassigned on this node.",
                 )
                 .args(&[RANGE.multiple()]),
-            disabled,
+            slots::del_slot_ranges,
         ),
         Command::new(
             about("failover", -2, CHANGES)
+                .lock(LockRule::Global)
                 .doc(Group::Cluster, "3.0.0", "O(1)", "Starts a failover from a replica to itself.")
                 .args(&[Arg::one_of("options", &[Arg::word("force", "FORCE"), Arg::word("takeover", "TAKEOVER")])
                     .optional()]),
-            disabled,
+            membership::failover,
         ),
         Command::new(
             about("flushslot", -3, FLUSHES)
+                .lock(LockRule::Global)
                 .doc(Group::Cluster, "9.0.0", "O(N), N being the keys in the slot", "Deletes all keys of a slot.")
                 .acl(&[Categories::KEYSPACE])
                 .args(&[
                     Arg::integer("slot"),
                     Arg::one_of("flush-type", &[Arg::word("async", "ASYNC"), Arg::word("sync", "SYNC")]).optional(),
                 ]),
-            disabled,
+            slots::flush_slot,
         ),
         Command::new(
-            about("flushslots", 2, CHANGES).doc(
+            about("flushslots", 2, CHANGES).lock(LockRule::Global).doc(
                 Group::Cluster,
                 "3.0.0",
                 "O(1)",
                 "Removes all slot assignments of this node.",
             ),
-            disabled,
+            slots::flush_slots,
         ),
         Command::new(
             about("forget", 3, CHANGES)
+                .lock(LockRule::Global)
                 .doc(Group::Cluster, "3.0.0", "O(1)", "Removes a node from the node table.")
                 .args(NODE),
-            disabled,
+            membership::forget,
         ),
         Command::new(
             about("getkeysinslot", 4, STALE)
                 .doc(Group::Cluster, "3.0.0", "O(N), N being the requested keys", "Returns keys of a slot.")
                 .tips(VARYING)
                 .args(&[Arg::integer("slot"), Arg::integer("count")]),
-            disabled,
+            slots::get_keys,
         ),
         Command::new(
             about("getslotmigrations", 2, CHANGES).doc(
@@ -178,13 +199,13 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
         ),
         Command::new(
             about("help", 2, READ_ONLY).doc(Group::Cluster, "5.0.0", "O(1)", "Returns help about the subcommands."),
-            disabled,
+            topology::help,
         ),
         Command::new(
             about("info", 2, READ_ONLY)
                 .doc(Group::Cluster, "3.0.0", "O(1)", "Returns the state of the cluster as seen by this node.")
                 .tips(VARYING),
-            disabled,
+            topology::info,
         ),
         Command::new(
             about("keyslot", 3, STALE)
@@ -196,10 +217,11 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
             about("links", 2, STALE)
                 .doc(Group::Cluster, "7.0.0", "O(N), N being the nodes", "Lists the connections to other nodes.")
                 .tips(VARYING),
-            disabled,
+            topology::links,
         ),
         Command::new(
             about("meet", -4, CHANGES)
+                .lock(LockRule::Global)
                 .doc(Group::Cluster, "3.0.0", "O(1)", "Makes this node handshake with another node.")
                 .history(&[("4.0.0", "The argument `cluster_bus_port`.")])
                 .args(&[
@@ -207,7 +229,7 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
                     Arg::integer("port"),
                     Arg::integer("cluster-bus-port").optional().since("4.0.0"),
                 ]),
-            disabled,
+            membership::meet,
         ),
         Command::new(
             about("migrateslots", -4, CHANGES_ALL)
@@ -231,29 +253,30 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
         ),
         Command::new(
             about("myid", 2, READ_ONLY).doc(Group::Cluster, "3.0.0", "O(1)", "Returns the ID of this node."),
-            disabled,
+            topology::my_id,
         ),
         Command::new(
             about("myshardid", 2, READ_ONLY)
                 .doc(Group::Cluster, "7.2.0", "O(1)", "Returns the shard ID of this node.")
                 .tips(VARYING),
-            disabled,
+            topology::my_shard_id,
         ),
         Command::new(
             about("nodes", 2, READ_ONLY)
                 .doc(Group::Cluster, "3.0.0", "O(N), N being the nodes", "Lists the nodes that this node knows.")
                 .tips(VARYING),
-            disabled,
+            topology::nodes,
         ),
         Command::new(
             about("replicas", 3, ADMIN)
                 .doc(Group::Cluster, "5.0.0", "O(N), N being the replicas", "Lists the replicas of a node.")
                 .tips(VARYING)
                 .args(NODE),
-            disabled,
+            topology::replicas,
         ),
         Command::new(
             about("replicate", -3, CHANGES)
+                .lock(LockRule::Global)
                 .doc(Group::Cluster, "3.0.0", "O(1)", "Makes this node a replica of another node, or of none.")
                 .history(&[("9.0.0", "NO ONE, for no node.")])
                 .args(&[Arg::one_of(
@@ -263,10 +286,11 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
                         Arg::block("no-one", &[Arg::word("no", "NO"), Arg::word("one", "ONE")]).since("9.0.0"),
                     ],
                 )]),
-            disabled,
+            membership::replicate,
         ),
         Command::new(
             about("reset", -2, RESETS)
+                .lock(LockRule::Global)
                 .doc(
                     Group::Cluster,
                     "3.0.0",
@@ -274,36 +298,38 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
                     "Resets the cluster state of this node.",
                 )
                 .args(&[Arg::one_of("reset-type", &[Arg::word("hard", "HARD"), Arg::word("soft", "SOFT")]).optional()]),
-            disabled,
+            membership::reset,
         ),
         Command::new(
-            about("saveconfig", 2, CHANGES).doc(
+            about("saveconfig", 2, CHANGES).lock(LockRule::Global).doc(
                 Group::Cluster,
                 "3.0.0",
                 "O(1)",
                 "Saves the cluster state to the configuration file of this node.",
             ),
-            disabled,
+            membership::save_config,
         ),
         Command::new(
             about("set-config-epoch", 3, CHANGES)
+                .lock(LockRule::Global)
                 .doc(Group::Cluster, "3.0.0", "O(1)", "Sets the configuration epoch of a new node.")
                 .args(&[Arg::integer("config-epoch")]),
-            disabled,
+            membership::set_config_epoch,
         ),
         Command::new(
             about("setslot", -4, CHANGES_REPLICATED)
+                .lock(LockRule::Global)
                 .doc(Group::Cluster, "3.0.0", "O(1)", "Assigns a slot to a node, or marks it as migrating.")
                 .history(&[("8.0.0", "The option `TIMEOUT`.")])
                 .args(SETSLOT),
-            disabled,
+            slots::set_slot,
         ),
         Command::new(
             about("shards", 2, READ_ONLY)
                 .doc(Group::Cluster, "7.0.0", "O(N), N being the nodes", "Lists the shards with their nodes and slots.")
                 .tips(VARYING)
                 .history(&[("9.1.0", "`id` of shards, and `availability-zone` of nodes.")]),
-            disabled,
+            topology::shards,
         ),
         Command::new(
             about("slaves", 3, ADMIN)
@@ -311,7 +337,7 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
                 .deprecated("5.0.0", "`CLUSTER REPLICAS`")
                 .tips(VARYING)
                 .args(NODE),
-            disabled,
+            topology::replicas,
         ),
         Command::new(
             about("slot-stats", -4, READ_ONLY)
@@ -334,7 +360,7 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
                     ("7.0.0", "More about how nodes are reached."),
                     ("9.1.0", "`availability-zone` among that."),
                 ]),
-            disabled,
+            topology::slots,
         ),
         Command::new(
             about("syncslots", -3, CHANGES_REPLICATED)
@@ -385,6 +411,29 @@ const fn about(name: &'static str, arity: i16, flags: &'static [Flags]) -> Spec 
 
 fn disabled(_: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     Err(Error::text("ERR This instance has cluster support disabled"))
+}
+
+/// The cluster node that this server is.
+fn node(cx: &Session<'_>) -> Result<&'static ClusterNode, Error> {
+    cx.server().cluster().ok_or(Error::text("ERR This instance has cluster support disabled"))
+}
+
+/// Changes the state machine, and this server as it follows from that. Needs the global lock.
+fn changed<T>(
+    cx: &mut Session<'_>,
+    node: &'static ClusterNode,
+    change: impl FnOnce(&mut Cluster, &Facts<'_>) -> Result<T, CommandError>,
+) -> Result<T, Error> {
+    node.change(cx.locked, change).map_err(|error| Error::new(format!("ERR {error}")))
+}
+
+fn lower(word: &[u8]) -> Vec<u8> {
+    word.to_ascii_lowercase()
+}
+
+/// The error for arguments that fit no form of a subcommand.
+fn syntax_error(name: &str) -> Error {
+    Error::new(format!("ERR unknown subcommand or wrong number of arguments for '{name}'. Try CLUSTER HELP."))
 }
 
 /// Works without a cluster.

@@ -1,0 +1,288 @@
+//! Claims: what a node says about the slots it owns, and what follows for others and for this node.
+//!
+//! A claim wins if its epoch is above that of the present owner, or if nobody claims the slot. A node whose last slot
+//! was claimed by another one becomes its replica. Slots are compared in words of 64, so that a claim that changes
+//! little costs little.
+
+use super::settle::Todo;
+use super::{Action, Cluster, Facts, NodeKey, log};
+use crate::Epoch;
+use crate::slots::{SLOT_COUNT, Slots, SlotsRef};
+
+/// Words of 64 slots in a set.
+const WORDS: u16 = SLOT_COUNT / 64;
+
+/// What a claim has changed so far.
+struct Claim {
+    /// The node that the claim is of.
+    node: NodeKey,
+    epoch: Epoch,
+    is_same_shard: bool,
+    /// This node, or its primary if it is a replica.
+    my_primary: Option<NodeKey>,
+    /// Slots that this node's shard lost.
+    lost: usize,
+    /// Slots that this node lost, while it has keys in them.
+    dirty: Slots,
+    /// Adjacent slots that went from one other shard to the node, for the log.
+    moved: Option<MovedRange>,
+}
+
+#[derive(Clone, Copy)]
+struct MovedRange {
+    first: u16,
+    last: u16,
+    source: NodeKey,
+}
+
+impl Cluster {
+    /// Takes over the claim of a node, and changes the role of this node if it has lost all slots by that.
+    pub(super) fn process_claim(&mut self, node: NodeKey, epoch: Epoch, slots: SlotsRef<'_>, facts: &Facts<'_>) {
+        if node == self.myself {
+            log!(self, Notice, "Discarding UPDATE message about myself.");
+            return;
+        }
+        let me = self.me();
+        let mut claim = Claim {
+            node,
+            epoch,
+            is_same_shard: self.same_shard(node, self.myself),
+            my_primary: if me.is_primary() { Some(self.myself) } else { me.replica_of },
+            lost: 0,
+            dirty: Slots::EMPTY,
+            moved: None,
+        };
+        let open: Slots = self.migrating.keys().chain(self.importing.keys()).copied().collect();
+        for index in 0..WORDS {
+            let claimed = slots.word(index);
+            let owned = self.nodes[node].slots.view().word(index);
+            let doubtful = self.unclaimed.view().word(index) & claimed & owned;
+            let mut changed = (claimed ^ owned) | doubtful | (open.view().word(index) & !claimed);
+            while changed != 0 {
+                let bit = changed.trailing_zeros() as u16;
+                changed &= changed - 1;
+                let slot = index * 64 + bit;
+                if claimed >> bit & 1 == 1 {
+                    self.claim_slot(&mut claim, slot, facts);
+                } else {
+                    self.disclaim_slot(&claim, slot);
+                }
+            }
+        }
+        if let Some(range) = claim.moved {
+            self.log_moved_range(range, node);
+        }
+        // A module without redirections cares for data and roles itself.
+        if !self.settings.module_no_redirection {
+            self.follow_claim(&claim, slots.len());
+        }
+    }
+
+    /// A node claims a slot.
+    fn claim_slot(&mut self, claim: &mut Claim, slot: u16, facts: &Facts<'_>) {
+        let owner = self.owner(slot);
+        if owner == Some(claim.node) {
+            self.unclaimed.remove(slot);
+            return;
+        }
+        let claimed_owner = owner.filter(|_| !self.unclaimed.contains(slot));
+        let wins = match claimed_owner {
+            None => true,
+            // The target of a migration may have a lower epoch than this node, which allowed it to take over.
+            Some(owner) => self.nodes[owner].config_epoch < claim.epoch || facts.jobs.granted.contains(slot),
+        };
+        if !wins {
+            return;
+        }
+        if let Some(source) = claimed_owner.filter(|source| !self.same_shard(*source, claim.node)) {
+            self.note_moved(claim, slot, source);
+        }
+        if owner == Some(self.myself) && (facts.keys_in_slot)(slot) > 0 {
+            claim.dirty.insert(slot);
+        }
+        if facts.jobs.exporting.contains(slot) || facts.jobs.importing.contains(slot) {
+            self.check_migrations = true;
+        }
+        if owner.is_some() && owner == claim.my_primary {
+            claim.lost += 1;
+        }
+        self.adjust_open_slot(claim, slot);
+        self.unassign_slot(slot);
+        self.assign_slot(claim.node, slot);
+        self.todo(Todo::SAVE | Todo::STATE | Todo::SYNC);
+    }
+
+    /// Adjusts the migration or import of a slot whose owner changes. Within a shard it goes on with the new primary;
+    /// otherwise an operator has decided.
+    fn adjust_open_slot(&mut self, claim: &Claim, slot: u16) {
+        if let Some(target) = self.migrating.get(&slot).copied().filter(|_| !claim.is_same_shard) {
+            log!(
+                self,
+                Notice,
+                "Slot {slot} is no longer being migrated to node {} in shard {}.",
+                self.label(target),
+                self.nodes[target].shard_id
+            );
+            self.migrating.remove(&slot);
+        }
+        let Some(source) = self.importing.get(&slot).copied().filter(|source| *source != claim.node) else { return };
+        if self.same_shard(claim.node, source) {
+            self.importing.insert(slot, claim.node);
+            self.log_new_source(slot, claim.node);
+        } else {
+            log!(
+                self,
+                Notice,
+                "Slot {slot} is no longer being imported from node {} in shard {}.",
+                self.label(source),
+                self.nodes[source].shard_id
+            );
+            self.importing.remove(&slot);
+        }
+    }
+
+    /// A node does not claim a slot, which it owned, or which this node migrates or imports.
+    fn disclaim_slot(&mut self, claim: &Claim, slot: u16) {
+        if self.owner(slot) == Some(claim.node) {
+            // It stays bound, since clients find the new owner sooner by a redirection than by an error.
+            self.unclaimed.insert(slot);
+        }
+        if let Some(target) = self.migrating.get(&slot).copied().filter(|target| *target != claim.node) {
+            let node = &self.nodes[target];
+            let is_replaced = node.config_epoch < claim.epoch || node.is_replica();
+            if is_replaced && self.same_shard(target, claim.node) {
+                self.migrating.insert(slot, claim.node);
+                self.log_new_target(slot, claim.node);
+                self.todo(Todo::SAVE | Todo::STATE | Todo::SYNC);
+            }
+        }
+        if self.me().is_primary() && self.importing.get(&slot) == Some(&claim.node) {
+            log!(
+                self,
+                Notice,
+                "Slot {slot} is no longer being imported from node {} in shard {}; Clear my importing source for the \
+                 slot.",
+                self.label(claim.node),
+                self.nodes[claim.node].shard_id
+            );
+            self.importing.remove(&slot);
+            // The source has let go. If the end of the import was lost with the former primary, the slot would have
+            // no owner.
+            if self.owner(slot) != Some(self.myself) {
+                self.unassign_slot(slot);
+                self.assign_slot(self.myself, slot);
+                self.bump_epoch_without_consensus();
+                self.todo(Todo::SAVE | Todo::STATE | Todo::SYNC);
+            }
+        }
+    }
+
+    /// Changes the role of this node if its shard has lost all slots, and deletes keys in lost slots.
+    fn follow_claim(&mut self, claim: &Claim, claimed_count: usize) {
+        let me = self.me();
+        let is_idle_sibling = claim.lost == 0
+            && me.replica_of != Some(claim.node)
+            && claimed_count == 0
+            && me.slot_count == 0
+            && self.my_epoch() < claim.epoch
+            && claim.is_same_shard;
+        let is_empty = claim.my_primary.is_some_and(|primary| self.nodes[primary].slot_count == 0);
+        let mut delete_dirty = false;
+        if (claim.lost > 0 || is_idle_sibling) && is_empty {
+            let shard_id = self.nodes[claim.node].shard_id;
+            if self.settings.allow_replica_migration || claim.is_same_shard {
+                log!(
+                    self,
+                    Notice,
+                    "Configuration change detected. Reconfiguring myself as a replica of node {} in shard {shard_id}",
+                    self.label(claim.node)
+                );
+                self.set_primary(claim.node, !claim.is_same_shard, !claim.is_same_shard);
+                self.todo(Todo::SAVE | Todo::STATE | Todo::SYNC | Todo::BROADCAST);
+            } else if self.me().is_primary() && claimed_count >= claim.lost {
+                log!(
+                    self,
+                    Notice,
+                    "My last slot was migrated to node {} in shard {shard_id}. I am now an empty primary.",
+                    self.label(claim.node)
+                );
+                delete_dirty = true;
+            }
+        } else {
+            delete_dirty = true;
+        }
+        if delete_dirty && !claim.dirty.is_empty() {
+            for slot in claim.dirty.iter() {
+                log!(
+                    self,
+                    Notice,
+                    "Deleting keys in dirty slot {slot} on node {} in shard {}",
+                    self.label(self.myself),
+                    self.me().shard_id
+                );
+            }
+            self.out.push(Action::DeleteKeys(Box::new(claim.dirty.clone())));
+        }
+    }
+
+    /// If a node claims a slot that another one owns with a higher epoch, tells it so: its view is out of date, and
+    /// the new owner may not be able to reach it.
+    pub(super) fn correct_stale_claim(
+        &mut self,
+        sender: NodeKey,
+        epoch: Epoch,
+        slots: SlotsRef<'_>,
+        facts: &Facts<'_>,
+    ) {
+        for index in 0..WORDS {
+            let mut foreign = slots.word(index) & !self.nodes[sender].slots.view().word(index);
+            while foreign != 0 {
+                let slot = index * 64 + foreign.trailing_zeros() as u16;
+                foreign &= foreign - 1;
+                let Some(owner) = self.owner(slot).filter(|_| !self.unclaimed.contains(slot)) else { continue };
+                if self.nodes[owner].config_epoch > epoch {
+                    self.report_stale_claim(sender, owner, facts);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Sends UPDATE about the owner of a slot to a node that claims the slot with a lower epoch.
+    pub(super) fn report_stale_claim(&mut self, sender: NodeKey, owner: NodeKey, facts: &Facts<'_>) {
+        log!(
+            self,
+            Verbose,
+            "Node {} has old slots configuration, sending an UPDATE message about {}",
+            self.label(sender),
+            self.label(owner)
+        );
+        self.send_update(sender, owner, facts);
+    }
+
+    /// Collects slots that went to another shard into ranges, and logs each range once.
+    fn note_moved(&mut self, claim: &mut Claim, slot: u16, source: NodeKey) {
+        match &mut claim.moved {
+            Some(range) if range.source == source && range.last + 1 == slot => range.last = slot,
+            _ => {
+                if let Some(range) = claim.moved {
+                    self.log_moved_range(range, claim.node);
+                }
+                claim.moved = Some(MovedRange { first: slot, last: slot, source });
+            }
+        }
+    }
+
+    fn log_moved_range(&mut self, range: MovedRange, target: NodeKey) {
+        let MovedRange { first, last, source } = range;
+        log!(
+            self,
+            Notice,
+            "Slot range [{first}, {last}] is migrated from node {} in shard {} to node {} in shard {}.",
+            self.label(source),
+            self.nodes[source].shard_id,
+            self.label(target),
+            self.nodes[target].shard_id
+        );
+    }
+}

@@ -1,0 +1,116 @@
+//! Whether the cluster is up, as this node sees it.
+
+use super::facts::elapsed;
+use super::settle::Todo;
+use super::{Cluster, Facts, log};
+use crate::bus::ClusterState;
+use crate::flags::NodeFlags;
+use crate::slots::SLOT_COUNT;
+
+/// How long a primary that was in a minority does not serve after it has found the majority again: the node timeout
+/// within these bounds.
+const REJOIN_DELAY_MAX_MS: u64 = 5_000;
+const REJOIN_DELAY_MIN_MS: u64 = 500;
+
+/// How long a primary does not serve after its start, so that others can tell it that it was replaced.
+const WRITABLE_DELAY_MS: u64 = 2_000;
+
+/// Why the cluster is down.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FailReason {
+    /// A slot has no owner, or a failed one, and `cluster-require-full-coverage` is set.
+    Coverage,
+    /// This node sees less than half of the primaries that own slots.
+    Minority,
+}
+
+/// The state of the cluster, and what it depends on.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Health {
+    pub(super) state: ClusterState,
+    pub(super) reason: Option<FailReason>,
+    /// Whether this node may vote: it has been up for some time.
+    pub(super) may_vote: bool,
+    /// Number of primaries that own slots.
+    pub(super) size: usize,
+    /// When the state was first computed.
+    first_ms: Option<u64>,
+    /// When this node was last seen in a minority.
+    minority_ms: Option<u64>,
+}
+
+impl Cluster {
+    /// Why the cluster is down. `None` if it is up, or was not up yet.
+    pub fn fail_reason(&self) -> Option<FailReason> {
+        self.health.reason
+    }
+
+    /// Computes the state of the cluster.
+    pub(super) fn update_state(&mut self, facts: &Facts<'_>) {
+        self.todo -= Todo::STATE;
+        let now_ms = facts.ms();
+        let first_ms = *self.health.first_ms.get_or_insert(now_ms);
+        let is_young = now_ms.saturating_sub(first_ms) < WRITABLE_DELAY_MS;
+        let is_primary = self.me().is_primary();
+        if is_primary && self.state() == ClusterState::Fail && (is_young || self.waits_for_takeover()) {
+            self.health.may_vote = false;
+            return;
+        }
+        self.health.may_vote = true;
+
+        let mut voters = 0;
+        let mut reachable = 0;
+        let mut failed_owners = false;
+        for (key, node) in self.nodes.iter() {
+            failed_owners |= node.is_failed() && node.slot_count > 0;
+            if node.votes() {
+                voters += 1;
+                let is_reachable = !node.is(NodeFlags::FAIL | NodeFlags::PFAIL) && self.has_lease_of(key, now_ms);
+                reachable += usize::from(is_reachable);
+            }
+        }
+        self.health.size = voters;
+        let mut reason = None;
+        if self.settings.require_full_coverage && (self.assigned < SLOT_COUNT || failed_owners) {
+            reason = Some(FailReason::Coverage);
+        }
+        if reachable < self.quorum() {
+            reason = Some(FailReason::Minority);
+            self.health.minority_ms = Some(now_ms);
+        }
+        self.change_state(reason, now_ms);
+    }
+
+    /// Changes the state to what was found, unless a primary that comes from a minority has to wait.
+    fn change_state(&mut self, reason: Option<FailReason>, now_ms: u64) {
+        let state = if reason.is_none() { ClusterState::Ok } else { ClusterState::Fail };
+        if state != self.state() {
+            let rejoin_delay_ms = self.settings.node_timeout_ms.clamp(REJOIN_DELAY_MIN_MS, REJOIN_DELAY_MAX_MS);
+            let was_minority = elapsed(now_ms, self.health.minority_ms) < rejoin_delay_ms;
+            if state == ClusterState::Ok && self.me().is_primary() && was_minority {
+                return;
+            }
+            match state {
+                ClusterState::Ok => log!(self, Notice, "Cluster state changed: ok"),
+                ClusterState::Fail => log!(self, Warning, "Cluster state changed: fail"),
+            }
+            self.health.state = state;
+            self.health.reason = None;
+            self.change_topology();
+        }
+        if reason != self.health.reason {
+            let text = match reason {
+                Some(FailReason::Coverage) => {
+                    "At least one hash slot is not served by any available node. Please check the \
+                     'cluster-require-full-coverage' configuration."
+                }
+                Some(FailReason::Minority) => "I am part of a minority partition.",
+                None => "",
+            };
+            if reason.is_some() {
+                log!(self, Warning, "Cluster is currently down: {text}");
+            }
+            self.health.reason = reason;
+        }
+    }
+}

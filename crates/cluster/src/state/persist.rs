@@ -1,0 +1,149 @@
+//! The state in `nodes.conf`, and the check of the data against it.
+
+use super::info::NOT_STORED;
+use super::node::Node;
+use super::{Action, Cluster, Facts, Now, log};
+use crate::flags::NodeFlags;
+use crate::nodes_conf::{self, NodesConf, WriteError};
+use crate::slots::{SLOT_COUNT, Slots};
+
+impl Cluster {
+    /// Continues from the content of `nodes.conf`. Only the node itself is known yet, by its name.
+    pub(super) fn load(&mut self, conf: &NodesConf, now: Now) {
+        for stored in &conf.nodes {
+            let shard_id = stored.shard_id.unwrap_or_else(|| self.random.node_id());
+            let flags = stored.flags & NodeFlags::PERSISTED;
+            let key = match self.nodes.find(&stored.id) {
+                Some(key) => key,
+                None => self.nodes.insert(Node::new(stored.id, shard_id, flags, now.mono_ms)),
+            };
+            let node = &mut self.nodes[key];
+            node.shard_id = shard_id;
+            load_node(node, stored, now);
+            // A node that is only mentioned by others has no role, and is in no shard.
+            if node.is(NodeFlags::PRIMARY | NodeFlags::REPLICA) {
+                self.nodes.join_shard(key);
+            }
+        }
+        for stored in &conf.nodes {
+            let Some(key) = self.nodes.find(&stored.id) else { continue };
+            if let Some(primary) = stored.primary.and_then(|id| self.nodes.find(&id)).filter(|primary| *primary != key)
+            {
+                self.nodes[key].replica_of = Some(primary);
+                self.add_replica(primary, key);
+            }
+            for slot in stored.slots.iter() {
+                self.assign_slot(key, slot);
+            }
+        }
+        for (slot, id) in &conf.migrating {
+            self.migrating.extend(self.nodes.find(id).map(|key| (*slot, key)));
+        }
+        for (slot, id) in &conf.importing {
+            self.importing.extend(self.nodes.find(id).map(|key| (*slot, key)));
+        }
+        self.reset_stats = Slots::EMPTY;
+        let highest = conf.nodes.iter().map(|node| node.config_epoch).max().unwrap_or(0);
+        self.current_epoch = conf.current_epoch.max(highest);
+        self.last_vote_epoch = conf.last_vote_epoch;
+        log!(self, Notice, "Node configuration loaded, I'm {}", self.my_id());
+    }
+
+    /// The content of `nodes.conf`. Fails if a configured text cannot be stored.
+    pub fn config_content(&self, now: Now) -> Result<String, WriteError> {
+        self.to_conf(now).write()
+    }
+
+    /// What is stored in `nodes.conf`.
+    pub fn to_conf(&self, now: Now) -> NodesConf {
+        let id_of = |key| self.nodes[key].id;
+        NodesConf {
+            nodes: self
+                .nodes
+                .iter()
+                .filter(|(_, node)| !node.is(NOT_STORED))
+                .map(|(_, node)| nodes_conf::Node {
+                    id: node.id,
+                    ip: node.ip.clone(),
+                    tcp_port: node.tcp_port,
+                    tls_port: node.tls_port,
+                    bus_port: node.bus_port,
+                    hostname: node.hostname.clone(),
+                    human_name: node.human_name.clone(),
+                    shard_id: Some(node.shard_id),
+                    client_ipv4: node.client_ipv4.clone(),
+                    client_ipv6: node.client_ipv6.clone(),
+                    client_tcp_port: node.client_tcp_port,
+                    client_tls_port: node.client_tls_port,
+                    availability_zone: node.availability_zone.clone(),
+                    flags: node.flags & NodeFlags::PERSISTED,
+                    primary: node.replica_of.map(id_of),
+                    ping_sent_ms: now.unix_of(node.ping_sent),
+                    pong_received_ms: now.unix_of(node.pong_received),
+                    config_epoch: node.config_epoch,
+                    connected: node.link.is_some(),
+                    slots: node.slots.clone(),
+                })
+                .collect(),
+            current_epoch: self.current_epoch,
+            last_vote_epoch: self.last_vote_epoch,
+            migrating: self.migrating.iter().map(|(slot, key)| (*slot, id_of(*key))).collect(),
+            importing: self.importing.iter().map(|(slot, key)| (*slot, id_of(*key))).collect(),
+        }
+    }
+
+    /// Compares the data of a primary with its slots: takes over slots without owner for which there are keys, and
+    /// has keys deleted whose slots other nodes own.
+    pub(super) fn verify_data(&mut self, facts: &Facts<'_>) {
+        if self.settings.module_no_redirection || self.me().is_replica() || !facts.has_keys {
+            return;
+        }
+        let mut foreign = Slots::EMPTY;
+        let mut changed = false;
+        for slot in 0..SLOT_COUNT {
+            let owner = self.owner(slot);
+            let is_expected =
+                owner == Some(self.myself) || self.importing.contains_key(&slot) || facts.jobs.importing.contains(slot);
+            if is_expected || (facts.keys_in_slot)(slot) == 0 {
+                continue;
+            }
+            changed = true;
+            if owner.is_none() {
+                log!(self, Notice, "I have keys for unassigned slot {slot}. Taking responsibility for it.");
+                self.assign_slot(self.myself, slot);
+            } else {
+                log!(
+                    self,
+                    Notice,
+                    "I have keys for slot {slot}, but the slot is assigned to another node. Deleting keys in the slot."
+                );
+                foreign.insert(slot);
+            }
+        }
+        if !foreign.is_empty() {
+            self.out.push(Action::DeleteKeys(Box::new(foreign)));
+        }
+        if changed {
+            self.todo(super::settle::Todo::SAVE | super::settle::Todo::SYNC | super::settle::Todo::STATE);
+        }
+    }
+}
+
+/// Copies the description of a node.
+fn load_node(node: &mut Node, stored: &nodes_conf::Node, now: Now) {
+    node.config_epoch = stored.config_epoch;
+    node.ip.clone_from(&stored.ip);
+    node.tcp_port = stored.tcp_port;
+    node.tls_port = stored.tls_port;
+    node.bus_port = stored.bus_port;
+    node.hostname.clone_from(&stored.hostname);
+    node.human_name.clone_from(&stored.human_name);
+    node.client_ipv4.clone_from(&stored.client_ipv4);
+    node.client_ipv6.clone_from(&stored.client_ipv6);
+    node.client_tcp_port = stored.client_tcp_port;
+    node.client_tls_port = stored.client_tls_port;
+    node.availability_zone.clone_from(&stored.availability_zone);
+    node.failed_since = node.is_failed().then_some(now.mono_ms);
+    node.ping_sent = (stored.ping_sent_ms != 0).then_some(now.mono_ms);
+    node.pong_received = (stored.pong_received_ms != 0).then_some(now.mono_ms);
+}

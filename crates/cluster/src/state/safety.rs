@@ -1,0 +1,48 @@
+//! Rules that are stricter than Valkey's. They change nothing on the wire, and are off by default.
+
+use super::facts::elapsed;
+use super::{Cluster, Facts, NodeKey, log};
+
+impl Cluster {
+    /// Whether a voter proves that it has heard this node so recently that it cannot suspect it yet. A PING that was
+    /// answered proves that; what was merely received from the voter does not, since a connection may work in one
+    /// direction only. Always true without [`super::Safety::fence_minority_primary`], and for replicas.
+    pub(super) fn has_lease_of(&self, key: NodeKey, now_ms: u64) -> bool {
+        if !self.settings.safety.fence_minority_primary || key == self.myself || !self.me().votes() {
+            return true;
+        }
+        let timeout_ms = self.settings.node_timeout_ms;
+        elapsed(now_ms, self.nodes[key].acknowledged) < timeout_ms - timeout_ms / 10
+    }
+
+    /// Decides at the start whether this node waits for a replica to take over. Call it when the data is loaded, or
+    /// was found to be missing, and before the first tick.
+    pub fn data_loaded(&mut self, facts: &Facts<'_>) {
+        self.verify_data(facts);
+        let wait_ms = self.settings.safety.empty_primary_wait_ms;
+        let me = self.me();
+        if wait_ms == 0 || facts.has_keys || !me.votes() || me.replicas.is_empty() {
+            return;
+        }
+        log!(
+            self,
+            Warning,
+            "This primary has slots and replicas but no data. Waiting up to {wait_ms} milliseconds for a replica to \
+             take over."
+        );
+        self.takeover_deadline_ms = Some(facts.ms().saturating_add(wait_ms));
+    }
+
+    /// Ends the wait when a replica has taken over, or when the time is over.
+    pub(super) fn check_takeover(&mut self, facts: &Facts<'_>) {
+        let Some(deadline_ms) = self.takeover_deadline_ms else { return };
+        if !self.me().votes() {
+            log!(self, Notice, "A replica has taken over from this primary without data.");
+        } else if facts.ms() >= deadline_ms {
+            log!(self, Warning, "No replica has taken over. Serving without data.");
+        } else {
+            return;
+        }
+        self.takeover_deadline_ms = None;
+    }
+}

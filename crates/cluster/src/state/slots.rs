@@ -1,0 +1,114 @@
+//! Owners of slots. All changes of owners go through here, so that the table of owners, the slots of the nodes and
+//! the counters agree.
+
+use super::{Cluster, NodeKey, log};
+use crate::flags::NodeFlags;
+
+/// How much [`Cluster::move_slots`] has changed.
+pub(super) struct MovedSlots {
+    /// Slots with a new owner.
+    pub(super) slots: usize,
+    /// Slots that this node imports, with a new source.
+    pub(super) importing: usize,
+    /// Slots that this node migrates, with a new target.
+    pub(super) migrating: usize,
+}
+
+impl Cluster {
+    /// The owner of a slot.
+    pub(super) fn owner(&self, slot: u16) -> Option<NodeKey> {
+        self.owners.get(usize::from(slot)).copied().flatten()
+    }
+
+    /// Makes a node the owner of a slot that has none. Returns whether that was so.
+    pub(super) fn assign_slot(&mut self, key: NodeKey, slot: u16) -> bool {
+        match self.owners.get_mut(usize::from(slot)) {
+            Some(owner @ None) => *owner = Some(key),
+            _ => return false,
+        }
+        self.assigned += 1;
+        self.unclaimed.remove(slot);
+        self.reset_stats.insert(slot);
+        let node = &mut self.nodes[key];
+        node.slots.insert(slot);
+        node.slot_count += 1;
+        node.slots_text.take();
+        // A primary with its first slot is worth a replica, if other primaries have some.
+        if node.slot_count == 1 && self.nodes.iter().any(|(_, node)| node.is_primary() && !node.replicas.is_empty()) {
+            self.nodes[key].flags |= NodeFlags::MIGRATE_TO;
+        }
+        true
+    }
+
+    /// Takes a slot from its owner. Returns whether it had one.
+    pub(super) fn unassign_slot(&mut self, slot: u16) -> bool {
+        let Some(key) = self.owners.get_mut(usize::from(slot)).and_then(Option::take) else { return false };
+        self.assigned -= 1;
+        self.unclaimed.remove(slot);
+        self.reset_stats.insert(slot);
+        self.dropped_channels.insert(slot);
+        let node = &mut self.nodes[key];
+        node.slots.remove(slot);
+        node.slot_count -= 1;
+        node.slots_text.take();
+        true
+    }
+
+    /// Takes all slots of a node. Returns their number.
+    pub(super) fn unassign_all_of(&mut self, key: NodeKey) -> usize {
+        if self.nodes[key].slot_count == 0 {
+            return 0;
+        }
+        let slots = self.nodes[key].slots.clone();
+        slots.iter().filter(|slot| self.unassign_slot(*slot)).count()
+    }
+
+    /// Gives all slots of a node to another one of its shard, which has replaced it. Open slots follow.
+    pub(super) fn move_slots(&mut self, from: NodeKey, to: NodeKey) -> MovedSlots {
+        let slots = self.nodes[from].slots.clone();
+        for slot in slots.iter() {
+            self.unassign_slot(slot);
+            self.assign_slot(to, slot);
+        }
+        let replace = |open: &mut std::collections::BTreeMap<u16, NodeKey>| {
+            let moved: Vec<u16> = open.iter().filter(|(_, node)| **node == from).map(|(slot, _)| *slot).collect();
+            open.extend(moved.iter().map(|slot| (*slot, to)));
+            moved
+        };
+        let importing = replace(&mut self.importing);
+        let migrating = replace(&mut self.migrating);
+        for slot in &importing {
+            self.log_new_source(*slot, to);
+        }
+        for slot in &migrating {
+            self.log_new_target(*slot, to);
+        }
+        MovedSlots { slots: slots.len(), importing: importing.len(), migrating: migrating.len() }
+    }
+
+    /// Ends the migration and the import of all slots.
+    pub(super) fn close_all_slots(&mut self) {
+        self.migrating.clear();
+        self.importing.clear();
+    }
+
+    pub(super) fn log_new_source(&mut self, slot: u16, node: NodeKey) {
+        log!(
+            self,
+            Verbose,
+            "Failover occurred in migration source. Update importing source for slot {slot} to node {} in shard {}.",
+            self.label(node),
+            self.nodes[node].shard_id
+        );
+    }
+
+    pub(super) fn log_new_target(&mut self, slot: u16, node: NodeKey) {
+        log!(
+            self,
+            Verbose,
+            "Failover occurred in migration target. Slot {slot} is now being migrated to node {} in shard {}.",
+            self.label(node),
+            self.nodes[node].shard_id
+        );
+    }
+}

@@ -1,0 +1,207 @@
+//! The cluster bus: a thread that owns the links to all other nodes and drives the state machine of
+//! [`kvick_cluster::state`].
+//!
+//! ```text
+//! sockets --> link: bytes to messages --> state machine --> actions, in order --> link: messages to bytes --> sockets
+//!                                             ^                 |
+//! commands: [`Bus::with`] --------------------+                 +--> file: nodes.conf, on a thread of its own
+//!                                                               +--> [`Host`]: changes of the server
+//! ```
+//!
+//! - `socket`: TCP, plain or with TLS.
+//! - `link`: what a link has received and what it has to send.
+//! - [`nodes_file`]: the file `nodes.conf`.
+//! - `saver`: the thread that writes it.
+//! - `event_loop`: the thread of the bus.
+//!
+//! The thread never waits for a worker, for the disk or for the global lock, so a busy server is not taken for a dead
+//! one. Actions behind a durable save wait until the file is on disk: a vote must not be forgotten.
+
+mod event_loop;
+mod link;
+pub mod nodes_file;
+mod saver;
+mod socket;
+
+use event_loop::EventLoop;
+use kvick_cluster::state::{Action, Cluster, Facts, Level, LinkId, Now};
+use kvick_net::tls::Tls;
+use kvick_runtime::logging;
+use kvick_runtime::mailbox::Mailbox;
+use mio::net::TcpListener;
+use mio::{Poll, Waker};
+use nodes_file::NodesFile;
+use parking_lot::Mutex;
+use saver::Saver;
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// The rest of the server, as the bus needs it. No method may wait for a lock that is held while the bus is used,
+/// except for short moments.
+pub trait Host: Send + Sync + 'static {
+    /// Calls `use_facts` with the facts of this moment.
+    fn with_facts(&self, now: Now, use_facts: &mut dyn FnMut(&Facts<'_>));
+
+    /// Called ten times a second, before the timers of the state machine.
+    fn before_tick(&self);
+
+    /// Makes a change of the server: now or later, but all in the order of the calls.
+    fn perform(&self, change: Action);
+
+    /// Whether a worker has been in one turn of its loop for longer than this time, in milliseconds. A node whose
+    /// workers hang does not answer others, so that it is failed over.
+    fn hangs_for_ms(&self, ms: u64) -> bool;
+
+    /// `nodes.conf` cannot be written, although it must be. Ends the process.
+    fn must_exit(&self);
+}
+
+/// What the bus needs at start.
+pub struct Start {
+    /// The state machine.
+    pub cluster: Cluster,
+    /// The file that it was read from.
+    pub file: NodesFile,
+    /// Listening sockets of the bus port.
+    pub listeners: Vec<std::net::TcpListener>,
+    /// Source address of outgoing connections (`bind-source-addr`).
+    pub source: Option<IpAddr>,
+    /// Whether links use TLS.
+    pub tls: Option<&'static Tls>,
+    /// Whether a failure to write the file is tolerated.
+    pub tolerates_failed_saves: bool,
+}
+
+/// See the module's documentation.
+pub struct Bus {
+    shared: Mutex<Shared>,
+    mailbox: Mailbox<()>,
+    saver: Saver,
+    host: OnceHost,
+    started: Instant,
+    /// Whether failed saves are tolerated.
+    tolerates_failed_saves: AtomicBool,
+}
+
+type OnceHost = std::sync::OnceLock<&'static dyn Host>;
+
+/// What the thread of the bus shares with commands.
+struct Shared {
+    cluster: Cluster,
+    /// Actions for the thread of the bus.
+    actions: VecDeque<Action>,
+    /// Bytes that wait to be sent and memory of buffers, by link.
+    links: HashMap<LinkId, usize>,
+}
+
+impl Bus {
+    /// Creates the bus; its thread begins with [`Bus::run`]. Lives as long as the process.
+    pub fn leak(start: Start) -> io::Result<(&'static Bus, Thread)> {
+        let poll = Poll::new()?;
+        let waker = Waker::new(poll.registry(), event_loop::WAKER)?;
+        let bus: &'static Bus = Box::leak(Box::new(Bus {
+            shared: Mutex::new(Shared { cluster: start.cluster, actions: VecDeque::new(), links: HashMap::new() }),
+            mailbox: Mailbox::new(waker),
+            saver: Saver::start(start.file)?,
+            host: OnceHost::new(),
+            started: Instant::now(),
+            tolerates_failed_saves: AtomicBool::new(start.tolerates_failed_saves),
+        }));
+        let listeners = start.listeners.into_iter().map(TcpListener::from_std).collect();
+        Ok((bus, Thread { poll, listeners, source: start.source, tls: start.tls }))
+    }
+
+    /// Starts the thread of the bus.
+    pub fn run(&'static self, host: &'static dyn Host, thread: Thread) -> io::Result<()> {
+        // A second call would be a mistake of the process's start alone.
+        let _ = self.host.set(host);
+        let event_loop = EventLoop::new(self, host, thread)?;
+        let builder = std::thread::Builder::new().name("cluster-bus".into());
+        builder.spawn(move || {
+            kvick_runtime::memory::register_thread();
+            event_loop.run();
+        })?;
+        Ok(())
+    }
+
+    /// Uses the state machine, from any thread, and has the actions carried out that follow: those of the bus by its
+    /// thread, the others by [`Host::perform`].
+    pub fn with<T>(&self, use_cluster: impl FnOnce(&mut Cluster, &Facts<'_>) -> T) -> T {
+        let (mut result, mut use_cluster) = (None, Some(use_cluster));
+        self.step(&mut |cluster, facts| {
+            if let Some(use_cluster) = use_cluster.take() {
+                result = Some(use_cluster(cluster, facts));
+            }
+        });
+        if !self.shared.lock().actions.is_empty() {
+            self.mailbox.wake();
+        }
+        result.expect("the host calls back exactly once")
+    }
+
+    /// One input of the state machine, and what follows from it.
+    fn step(&self, input: &mut dyn FnMut(&mut Cluster, &Facts<'_>)) {
+        let Some(host) = self.host.get() else { return };
+        let mut shared = self.shared.lock();
+        let mut actions = Vec::new();
+        host.with_facts(self.now(), &mut |facts| {
+            input(&mut shared.cluster, facts);
+            shared.cluster.settle(facts, &mut actions);
+        });
+        for action in actions {
+            match action {
+                Action::Connect { .. } | Action::Disconnect(_) | Action::Send { .. } | Action::Save { .. } => {
+                    shared.actions.push_back(action);
+                }
+                Action::Log(level, line) => log(level, &line),
+                change => host.perform(change),
+            }
+        }
+    }
+
+    /// Writes `nodes.conf`, and calls `done` on another thread when it is on disk, or with false if that failed.
+    pub fn save(&self, done: impl FnOnce(bool) + Send + 'static) {
+        self.saver.save(self.content(), true, move |result| done(result.is_ok()));
+    }
+
+    fn content(&self) -> Vec<u8> {
+        // Texts that cannot be written are refused when they are set.
+        self.shared.lock().cluster.config_content(self.now()).unwrap_or_default().into()
+    }
+
+    /// Bytes of memory that the buffers of all links take.
+    pub fn links_memory(&self) -> usize {
+        self.shared.lock().links.values().sum()
+    }
+
+    /// Whether failed saves are tolerated (`cluster-config-save-behavior`).
+    pub fn tolerate_failed_saves(&self, tolerates: bool) {
+        self.tolerates_failed_saves.store(tolerates, Ordering::Relaxed);
+    }
+
+    /// The time for the state machine.
+    pub fn now(&self) -> Now {
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Now { mono_ms: self.started.elapsed().as_millis() as u64, unix_ms: unix.as_millis() as i64 }
+    }
+}
+
+/// What only the thread of the bus has.
+pub struct Thread {
+    poll: Poll,
+    listeners: Vec<TcpListener>,
+    source: Option<IpAddr>,
+    tls: Option<&'static Tls>,
+}
+
+fn log(level: Level, line: &str) {
+    match level {
+        Level::Debug => logging::debug(format_args!("{line}")),
+        Level::Verbose => logging::verbose(format_args!("{line}")),
+        Level::Notice => logging::notice(format_args!("{line}")),
+        Level::Warning => logging::warning(format_args!("{line}")),
+    }
+}

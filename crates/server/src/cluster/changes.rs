@@ -1,0 +1,142 @@
+//! Changes of this server that follow from changes of the cluster. All are made under the global lock.
+
+use super::{ClusterNode, Published};
+use kvick_cluster::state::{Action, NO_OWNER, NodeView, Topology};
+use kvick_config::tables::cluster::{
+    CLUSTER_ALLOW_PUBSUBSHARD_WHEN_DOWN, CLUSTER_ALLOW_READS_WHEN_DOWN, CLUSTER_PREFERRED_ENDPOINT_TYPE,
+};
+use kvick_config::words::EndpointType;
+use kvick_core::executor::Executor;
+use kvick_core::message::Message;
+use kvick_core::pause::PauseReason;
+use kvick_core::pubsub::publication::Address;
+use kvick_core::routing::{ClusterState, DownReason, NO_NODE, NodeAddress, RouteNode, SlotMap};
+use kvick_durability::persistence;
+use kvick_replication::upstream::Target;
+use kvick_store::{Locked, log};
+use std::sync::Arc;
+
+impl ClusterNode {
+    /// Makes all queued changes.
+    pub(super) fn make_changes(&'static self, global: &mut Locked) {
+        loop {
+            // The state machine may be used meanwhile, and queue more.
+            let Some(change) = self.queue.lock().changes.pop_front() else { return };
+            self.make_change(change, global);
+        }
+    }
+
+    fn make_change(&'static self, change: Action, global: &mut Locked) {
+        let server = self.server;
+        match change {
+            Action::TopologyChanged => self.publish(global),
+            Action::BecomePrimary => {
+                if server.replication.upstream.is_replica() {
+                    server.become_primary();
+                }
+            }
+            Action::ReplicateFrom { ip, port, full_sync, new_primary: _ } => {
+                if full_sync {
+                    server.replication.history.lock().change_id();
+                }
+                server.become_replica(Target { host: ip, port }, global, &server.stats[0]);
+            }
+            Action::FlushData => self.flush_data(global),
+            // A worker deletes them: it can tell clients that have cached them.
+            Action::DeleteKeys(slots) => server.send(0, Message::DeleteSlots(slots.iter().collect())),
+            // The state machine ends the pause in time.
+            Action::PauseWrites { until_ms: _ } => {
+                server.pause.pause_writes(PauseReason::ClusterFailover);
+                self.bus.with(|cluster, facts| cluster.writes_paused(facts));
+            }
+            Action::ResumeWrites => {
+                server.pause.resume_writes(PauseReason::ClusterFailover);
+                server.send_all(|| Message::Resume);
+            }
+            // Publishing the slot map does that.
+            Action::DropShardChannels(_) => {}
+            Action::ResetSlotStats(slots) => {
+                if let Some(routing) = &server.routing {
+                    slots.iter().for_each(|slot| routing.slot_stats.reset(slot));
+                }
+            }
+            Action::CheckSlotMigrations => {}
+            Action::Publish { channel, message, sharded } => {
+                let address = if sharded { Address::Shard } else { Address::Channel };
+                server.publish(Executor::Replication, address, &channel, &message);
+            }
+            // There are no modules.
+            Action::ModuleMessage { .. } => {}
+            Action::Log(..)
+            | Action::Connect { .. }
+            | Action::Disconnect(_)
+            | Action::Send { .. }
+            | Action::Save { .. } => {
+                debug_assert!(false, "the bus does that");
+            }
+        }
+    }
+
+    /// Empties all databases, also in the append-only file.
+    fn flush_data(&self, global: &mut Locked) {
+        let server = self.server;
+        for number in 0..server.keyspace.databases() {
+            global.flush(number, true);
+        }
+        let mut record = Vec::new();
+        log::encode(&mut record, [&b"FLUSHALL"[..]].into_iter());
+        if server.keyspace.log.has_readers() {
+            server.keyspace.log.append_raw(&record, false);
+        }
+        persistence::after_flushall(server, global, 0);
+        self.note_keys();
+    }
+
+    /// Publishes the present topology to the dispatcher and to commands that show it.
+    fn publish(&'static self, global: &mut Locked) {
+        let config = &self.server.config;
+        let topology = self.bus.with(|cluster, facts| cluster.topology(facts));
+        let preferred = config.read(CLUSTER_PREFERRED_ENDPOINT_TYPE);
+        let map = self.slot_map(&topology, preferred);
+        *self.published.write() = Arc::new(Published::new(topology, preferred));
+        kvick_engine::routing::publish(self.server, map, global, &self.server.stats[0]);
+    }
+
+    fn slot_map(&self, topology: &Topology, preferred: EndpointType) -> SlotMap {
+        let config = &self.server.config;
+        let mut map = SlotMap::unassigned();
+        map.state = match topology.state {
+            kvick_cluster::bus::ClusterState::Ok => ClusterState::Ok,
+            kvick_cluster::bus::ClusterState::Fail => ClusterState::Down(DownReason::Coverage),
+        };
+        map.nodes = topology
+            .nodes
+            .iter()
+            .map(|node| RouteNode::new(*node.id.as_bytes(), address_of(node), preferred))
+            .collect();
+        let index = |at: usize| u16::try_from(at).unwrap_or(NO_NODE);
+        map.myself = index(topology.myself);
+        map.primary = topology.myself().primary.map(index);
+        map.migrating = topology.migrating.iter().map(|(slot, node)| (*slot, index(*node))).collect();
+        map.importing = topology.importing.iter().map(|(slot, node)| (*slot, index(*node))).collect();
+        map.allow_reads_when_down = config.read(CLUSTER_ALLOW_READS_WHEN_DOWN);
+        map.allow_pubsubshard_when_down = config.read(CLUSTER_ALLOW_PUBSUBSHARD_WHEN_DOWN);
+        for (slot, owner) in (0..).zip(&topology.owners) {
+            map.set_owner(slot, if *owner == NO_OWNER { NO_NODE } else { *owner });
+        }
+        map
+    }
+}
+
+fn address_of(node: &NodeView) -> NodeAddress {
+    NodeAddress {
+        ip: node.ip.clone(),
+        hostname: node.hostname.clone(),
+        tcp_port: node.tcp_port,
+        tls_port: node.tls_port,
+        client_ipv4: node.client_ipv4.clone(),
+        client_ipv6: node.client_ipv6.clone(),
+        client_tcp_port: node.client_tcp_port,
+        client_tls_port: node.client_tls_port,
+    }
+}

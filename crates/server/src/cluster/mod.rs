@@ -1,0 +1,146 @@
+//! This server as a node of a cluster: connects the state machine and the bus to the rest of the server.
+//!
+//! ```text
+//! commands (workers, under the global lock) --+            +--> actions for the bus: send, connect, save
+//!                                             v            |
+//!                          state machine (kvick_cluster) --+
+//!                                             ^            |
+//! cluster bus (its thread) -------------------+            +--> changes of this server: role, slot map, keys, pauses
+//! ```
+//!
+//! Changes of this server need the global lock, which the bus thread must not wait for: a long script would make the
+//! node look dead. They are queued in order, and the thread `cluster` makes them. A command that changes the cluster
+//! holds the global lock and makes them itself, before it replies; so its effects are visible to the next command.
+//!
+//! Lock order: global lock, state machine, queue of changes.
+
+mod changes;
+mod facts;
+pub mod replies;
+mod set_slot;
+mod settings;
+mod start;
+mod turns;
+
+pub use replies::{Published, Viewer};
+pub use start::{StartError, start};
+
+use crate::server::Server;
+use kvick_cluster::state::{Action, Cluster, Facts};
+use kvick_cluster_bus::Bus;
+use kvick_core::inbox::Served;
+use kvick_engine::session::Session;
+use kvick_resp::Reply;
+use kvick_store::{Kind, Locked, Waiter};
+use parking_lot::{Condvar, Mutex, RwLock};
+use set_slot::PendingSetSlot;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+use turns::Turns;
+
+/// How often the thread `cluster` checks waiting commands.
+const WAIT_CHECK: Duration = Duration::from_millis(2);
+
+/// See the module's documentation.
+pub struct ClusterNode {
+    server: &'static Server,
+    bus: &'static Bus,
+    published: RwLock<Arc<Published>>,
+    queue: Mutex<Queue>,
+    queued: Condvar,
+    /// Whether a database had keys when that was last checked; the bus need not know it exactly.
+    had_keys: std::sync::atomic::AtomicBool,
+    turns: Turns,
+}
+
+#[derive(Default)]
+struct Queue {
+    changes: VecDeque<Action>,
+    /// SETSLOT commands that wait for replicas.
+    set_slots: Vec<PendingSetSlot>,
+}
+
+impl ClusterNode {
+    /// Runs `change` on the state machine, and makes the changes of this server that follow from it. The caller holds
+    /// the global lock.
+    pub fn change<T>(&'static self, global: &mut Locked, change: impl FnOnce(&mut Cluster, &Facts<'_>) -> T) -> T {
+        let result = self.bus.with(change);
+        self.make_changes(global);
+        result
+    }
+
+    /// Reads from the state machine. Changes that `read` makes regardless are made later.
+    pub fn read<T>(&self, read: impl FnOnce(&mut Cluster, &Facts<'_>) -> T) -> T {
+        self.bus.with(read)
+    }
+
+    /// The current topology.
+    pub fn published(&self) -> Arc<Published> {
+        self.published.read().clone()
+    }
+
+    /// The current topology with present replication offsets, which are not published when they change.
+    pub fn fresh(&self) -> Arc<Published> {
+        let published = self.published();
+        if published.is_fresh() {
+            return published;
+        }
+        let topology = self.bus.with(|cluster, facts| cluster.topology(facts));
+        let fresh = Arc::new(Published::new(topology, published.preferred));
+        *self.published.write() = fresh.clone();
+        fresh
+    }
+
+    /// Saves `nodes.conf`, and answers the client when it is on disk.
+    pub fn save_for(&self, cx: &mut Session<'_>) {
+        let waiter = Waiter::new(Kind::String, false, 0, Box::new(()));
+        let (client, ticket, version, server) =
+            (cx.client.info.clone(), waiter.ticket(), cx.client.version, self.server);
+        self.bus.save(move |saved| {
+            let mut reply = Vec::new();
+            let mut writer = Reply::new(&mut reply, version);
+            match saved {
+                true => writer.ok(),
+                false => writer.error("ERR error saving the cluster node config: see the log"),
+            }
+            server.answer(Served { client, ticket, reply, is_last: false });
+        });
+        *cx.waits = Some(waiter);
+    }
+
+    /// The bus.
+    pub fn bus(&self) -> &'static Bus {
+        self.bus
+    }
+
+    /// Applies changed settings.
+    pub fn configure(&'static self) {
+        let settings = settings::of(&self.server.config.values());
+        self.bus.with(|cluster, _| cluster.set_settings(settings));
+        self.queue.lock().changes.push_back(Action::TopologyChanged);
+        self.queued.notify_one();
+    }
+
+    /// The thread `cluster`: makes changes of this server.
+    fn run(&'static self) {
+        loop {
+            {
+                let mut queue = self.queue.lock();
+                while queue.changes.is_empty() {
+                    if queue.set_slots.is_empty() {
+                        self.queued.wait(&mut queue);
+                    } else if self.queued.wait_for(&mut queue, WAIT_CHECK).timed_out() {
+                        break;
+                    }
+                }
+            }
+            if self.server.is_shutting_down() {
+                return;
+            }
+            let mut global = self.server.keyspace.lock_global();
+            self.make_changes(&mut global);
+            self.continue_set_slots(&mut global);
+        }
+    }
+}
