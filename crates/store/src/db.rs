@@ -523,11 +523,20 @@ impl<'a> Db<'a> {
         self.len() == 0
     }
 
-    /// Calls `visit` with every key that has not expired. Needs the global lock.
-    pub fn for_each(&mut self, mut visit: impl FnMut(Entry<'_>)) {
+    /// Calls `visit` with every key that has neither expired nor is hidden. Needs the global lock.
+    pub fn for_each(&mut self, visit: impl FnMut(Entry<'_>)) {
+        self.for_each_in(Keyspace::partition_len, visit);
+    }
+
+    /// Like [`for_each`](Self::for_each), but also visits hidden keys.
+    pub fn for_each_with_hidden(&mut self, visit: impl FnMut(Entry<'_>)) {
+        self.for_each_in(Keyspace::partition_len_with_hidden, visit);
+    }
+
+    fn for_each_in(&mut self, len: impl Fn(&Keyspace, usize, usize) -> usize, mut visit: impl FnMut(Entry<'_>)) {
         let env = &self.env;
         for partition in 0..self.keyspace().partitions() {
-            if self.keyspace().partition_len(self.database, partition) > 0 {
+            if len(self.keyspace(), self.database, partition) > 0 {
                 let address = self.keyspace().address_of(self.database, partition);
                 self.locked.partition(address).for_each(|entry| {
                     if !env.hides(&entry) {

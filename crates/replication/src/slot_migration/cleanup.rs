@@ -35,12 +35,13 @@ fn delete(core: &'static ReplicatedCore, participant: Participant, slots: &Range
     let (access, counters, mut effects) = (Access::default(), Counters::default(), Effects::default());
     for slot in slots.slots().filter(|slot| topology.owner(*slot) != Some(me)) {
         for number in 0..keyspace.databases() {
-            loop {
+            while keyspace.slot_len(number, slot) > 0 {
                 global.enter(participant);
-                let (mut locked, keys) = keyspace.lock_partition_keys(number, usize::from(slot), KEYS_AT_ONCE);
+                let mut locked = keyspace.lock_one(keyspace.slot_address(number, slot));
                 effects.begin(keyspace.log.has_readers(), EventClass::empty(), number);
                 let env = Env::background(clock::unix_ms(), &access, &counters, &mut effects);
                 let mut db = Db::new(&mut locked, number, env);
+                let keys = db.keys_in_slot(slot, KEYS_AT_ONCE);
                 for key in &keys {
                     if db.remove(db.key(key), true) {
                         db.effects().changed(1);
@@ -51,9 +52,6 @@ fn delete(core: &'static ReplicatedCore, participant: Participant, slots: &Range
                 drop(locked);
                 global.leave(participant);
                 core.on_log_appended(None);
-                if keys.len() < KEYS_AT_ONCE {
-                    break;
-                }
             }
         }
     }

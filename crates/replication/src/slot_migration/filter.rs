@@ -22,7 +22,6 @@ pub(super) struct Filter {
     parser: Parser,
     input: Vec<u8>,
     spans: Vec<Span>,
-    big: Vec<Vec<u8>>,
     /// The database of the next request of the log.
     database: u64,
     /// The database that the target has selected, if known.
@@ -48,7 +47,7 @@ enum Part {
 
 impl Filter {
     pub(super) fn new(catalogue: &'static Catalogue, ranges: &RangeList) -> Filter {
-        let mut slots = Slots::new();
+        let mut slots = Slots::EMPTY;
         ranges.slots().for_each(|slot| _ = slots.insert(slot));
         Filter {
             catalogue,
@@ -56,7 +55,6 @@ impl Filter {
             parser: Parser::new(),
             input: Vec::new(),
             spans: Vec::new(),
-            big: Vec::new(),
             database: 0,
             selected: None,
         }
@@ -66,11 +64,11 @@ impl Filter {
     pub(super) fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Unfit> {
         self.input.extend_from_slice(bytes);
         let input = std::mem::take(&mut self.input);
-        let (mut at, mut start) = (0, 0);
+        let (mut at, mut start, mut big) = (0, 0, Vec::new());
         let limits = Limits { replicated: true, bulk_len_max: u64::MAX, ..Limits::default() };
         let result = loop {
             self.spans.clear();
-            match self.parser.parse(&input, &mut at, &mut self.spans, &mut self.big, &limits) {
+            match self.parser.parse(&input, &mut at, &mut self.spans, &mut big, &limits) {
                 Parsed::Request => {}
                 Parsed::Incomplete => break Ok(()),
                 Parsed::Big { .. } | Parsed::Error(_) => break Err(Unfit::Malformed),
@@ -78,7 +76,7 @@ impl Filter {
             let request = &input[start..at];
             start = at;
             let spans = std::mem::take(&mut self.spans);
-            let part = self.examine(Args::new(&input, &spans, &self.big));
+            let part = self.examine(Args::new(&input, &spans, &big));
             self.spans = spans;
             match part {
                 Ok(Part::Elsewhere) => {}
