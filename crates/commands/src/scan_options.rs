@@ -3,6 +3,7 @@
 use kvick_resp::format::{format_u64, parse_i64};
 use kvick_resp::{Args, Reply, Version};
 use kvick_store::Kind;
+use kvick_store::slot::{SLOTS, slot_of_pattern};
 
 use crate::context::Error;
 use kvick_resp::glob;
@@ -12,6 +13,8 @@ use kvick_resp::glob;
 pub enum Scanned {
     /// The keys of a database; allows TYPE.
     Keys,
+    /// The keys of a cluster, slot by slot; allows TYPE and SLOT.
+    Slots,
     /// The members of a set.
     Set,
     /// The fields of a hash; allows NOVALUES.
@@ -35,6 +38,14 @@ impl<'a> Names<'a> {
         if pattern == b"*" { Names::All } else { Names::Like(pattern) }
     }
 
+    /// The slot of all names that it accepts, if the pattern determines it.
+    pub fn slot(self) -> Option<u16> {
+        match self {
+            Names::All => None,
+            Names::Like(pattern) => slot_of_pattern(pattern),
+        }
+    }
+
     /// Whether the filter accepts a name.
     #[inline]
     pub fn include(self, name: &[u8]) -> bool {
@@ -55,20 +66,25 @@ pub struct ScanOptions<'a> {
     pub kind: Option<Kind>,
     /// NOVALUES or NOSCORES.
     pub names_only: bool,
+    /// SLOT.
+    pub slot: Option<u16>,
 }
 
 impl<'a> ScanOptions<'a> {
     /// Parses the words after the cursor.
     pub fn parse(words: Args<'a>, scanned: Scanned) -> Result<ScanOptions<'a>, Error> {
         const COUNT_DEFAULT: usize = 10;
-        let mut options = ScanOptions { names: Names::All, count: COUNT_DEFAULT, kind: None, names_only: false };
+        let mut options =
+            ScanOptions { names: Names::All, count: COUNT_DEFAULT, kind: None, names_only: false, slot: None };
         let mut words = words.iter();
         while let Some(word) = words.next() {
             let mut argument = || words.next().ok_or(Error::SYNTAX);
             match word.to_ascii_lowercase().as_slice() {
                 b"count" => options.count = parse_count(argument()?)?,
                 b"match" => options.names = Names::matching(argument()?),
-                b"type" if scanned == Scanned::Keys => options.kind = Some(parse_kind(argument()?)?),
+                b"type" if matches!(scanned, Scanned::Keys | Scanned::Slots) => {
+                    options.kind = Some(parse_kind(argument()?)?)
+                }
                 b"novalues" if scanned != Scanned::Hash => {
                     return Err(Error::text("ERR NOVALUES option can only be used in HSCAN"));
                 }
@@ -76,6 +92,12 @@ impl<'a> ScanOptions<'a> {
                     return Err(Error::text("ERR NOSCORES option can only be used in ZSCAN"));
                 }
                 b"novalues" | b"noscores" => options.names_only = true,
+                b"slot" if scanned == Scanned::Slots => {
+                    let slot = parse_slot(argument()?)?;
+                    if options.slot.replace(slot).is_some() {
+                        return Err(Error::text("ERR SLOT option can only be specified once"));
+                    }
+                }
                 _ => return Err(Error::SYNTAX),
             }
         }
@@ -88,6 +110,12 @@ fn parse_count(text: &[u8]) -> Result<usize, Error> {
         count @ 1.. => Ok(usize::try_from(count).unwrap_or(usize::MAX)),
         _ => Err(Error::SYNTAX),
     }
+}
+
+/// Parses the number of a slot.
+pub fn parse_slot(text: &[u8]) -> Result<u16, Error> {
+    let number = parse_i64(text).and_then(|number| u16::try_from(number).ok()).filter(|number| *number < SLOTS);
+    number.ok_or(Error::text("ERR Invalid or out of range slot"))
 }
 
 fn parse_kind(name: &[u8]) -> Result<Kind, Error> {
@@ -132,8 +160,13 @@ impl Listing {
     pub fn reply(self, reply: &mut Reply<'_>, next: u64) {
         let mut digits = Vec::with_capacity(20);
         format_u64(next, &mut digits);
+        self.reply_with(reply, &digits);
+    }
+
+    /// Like [`reply`](Self::reply), with any cursor.
+    pub fn reply_with(self, reply: &mut Reply<'_>, next: &[u8]) {
         reply.array(2);
-        reply.bulk(&digits);
+        reply.bulk(next);
         reply.array(self.len);
         reply.raw(&self.bytes);
     }
@@ -165,7 +198,12 @@ mod tests {
             assert_eq!(parse("noscores", scanned), only("NOSCORES", "ZSCAN"));
         }
         assert_eq!(parse("type string", Scanned::Keys), Ok((10, true, false)));
-        for line in ["type string", "count", "match", "count 0", "count -1", "other"] {
+        assert_eq!(parse("slot 1 SLOT 2", Scanned::Slots), Err("ERR SLOT option can only be specified once".into()));
+        for text in ["-1", "16384", "x", "65537"] {
+            let refused = Err("ERR Invalid or out of range slot".into());
+            assert_eq!(parse(&format!("slot {text}"), Scanned::Slots), refused);
+        }
+        for line in ["slot 1", "type string", "count", "match", "count 0", "count -1", "other"] {
             assert_eq!(parse(line, Scanned::Set), Err("ERR syntax error".into()), "{line}");
         }
         assert_eq!(parse("count x", Scanned::Set), Err("ERR value is not an integer or out of range".into()));

@@ -5,6 +5,7 @@ use crate::spec::{Command, LockRule};
 use kvick_resp::{OwnedArgs, Reply, Version};
 use kvick_store::hash::KeyHasher;
 use kvick_store::log::{Audience, Follower};
+use kvick_store::slot::SLOTS;
 use kvick_store::{Access, Counters, Db, Effects, Env, EventClass, Keyspace};
 
 /// A keyspace with one client.
@@ -39,7 +40,15 @@ pub struct Bench {
 impl Bench {
     /// A bench with these families.
     pub fn new(families: &[&'static [Command<Handler>]]) -> Self {
-        let keyspace = Keyspace::leak(16, 4, KeyHasher::with_secret(1, 2));
+        Bench::over(Keyspace::leak(16, 4, KeyHasher::with_secret(1, 2)), families)
+    }
+
+    /// A bench in cluster mode.
+    pub fn in_cluster(families: &[&'static [Command<Handler>]]) -> Self {
+        Bench::over(Keyspace::leak(2, SLOTS.into(), KeyHasher::with_secret(1, 2).by_slot()), families)
+    }
+
+    fn over(keyspace: &'static Keyspace, families: &[&'static [Command<Handler>]]) -> Self {
         let follower = keyspace.log.follow(Audience::All);
         Bench {
             keyspace,

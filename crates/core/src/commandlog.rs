@@ -82,6 +82,12 @@ impl Thresholds {
     }
 }
 
+/// The length in the protocol of an array of these strings.
+pub fn bytes_of_words<'a>(words: impl ExactSizeIterator<Item = &'a [u8]>) -> usize {
+    let framed = |len: usize| decimal_digits(len) + b"$\r\n\r\n".len() + len;
+    decimal_digits(words.len()) + b"*\r\n".len() + words.map(|word| framed(word.len())).sum::<usize>()
+}
+
 /// The part of a large argument that the log needs, for an argument that its command took over.
 #[derive(Clone, Copy)]
 pub struct OwnedArgument {
@@ -124,6 +130,11 @@ impl<'a> Executed<'a> {
     #[inline]
     pub fn bytes_max_of(args: Args<'_>) -> usize {
         args.bytes_max() + (args.len() + 1) * FRAMING_MAX
+    }
+
+    /// The length in the protocol of a request of which no argument was taken over.
+    pub fn bytes_of(args: Args<'_>) -> usize {
+        bytes_of_words(args.iter())
     }
 
     /// The length of the request in the protocol.

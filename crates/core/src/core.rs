@@ -2,7 +2,7 @@
 
 use crate::admission::{Admission, Reasons};
 use crate::clients::Clients;
-use crate::commandlog::CommandLog;
+use crate::commandlog::{CommandLog, bytes_of_words};
 use crate::eviction::Eviction;
 use crate::executor::Executor;
 use crate::inbox::{Delivery, Inboxes, Served};
@@ -13,17 +13,18 @@ use crate::pubsub::PubSub;
 use crate::pubsub::publication::{Address, Publication};
 use crate::rates::Rates;
 use crate::routing::Routing;
+use crate::routing::slot_stats::SlotUsage;
 use crate::runtime_config::RuntimeConfig;
 use crate::stats::{Totals, WorkerStats};
 use crate::tracking::Tracking;
 use kvick_commands::table::Catalogue;
-use kvick_config::tables::cluster::{CLUSTER_DATABASES, CLUSTER_ENABLED};
+use kvick_config::tables::cluster::{CLUSTER_DATABASES, CLUSTER_ENABLED, CLUSTER_SLOT_STATS_ENABLED};
 use kvick_config::tables::{network, process};
 use kvick_config::{Config, Values};
 use kvick_runtime::mailbox::Mailbox;
 use kvick_runtime::{clock, memory};
 use kvick_store::hash::KeyHasher;
-use kvick_store::slot::SLOTS;
+use kvick_store::slot::{SLOTS, slot};
 use kvick_store::{EventClass, Keyspace};
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
@@ -143,7 +144,7 @@ impl Core {
             workers,
             shutting_down: AtomicBool::new(false),
         };
-        core.update_memory_limit(&core.runtime_config());
+        core.apply_to_commands(&core.runtime_config());
         core.keyspace.lazy_free.run(memory::register_thread);
         core
     }
@@ -245,7 +246,15 @@ impl Core {
 
     /// Publishes a message from a worker; returns the number of subscribers that receive it.
     pub fn publish(&self, from: Executor, address: Address, channel: &[u8], payload: &[u8]) -> usize {
-        self.put_messages(from, |put| self.pubsub.publish(address, channel, payload, put))
+        let receivers = self.put_messages(from, |put| self.pubsub.publish(address, channel, payload, put));
+        if let Some(routing) = &self.routing
+            && address == Address::Shard
+            && routing.slot_stats.is_enabled()
+        {
+            let bytes = bytes_of_words([b"smessage", channel, payload].into_iter()) * receivers;
+            routing.slot_stats.add(slot(channel), SlotUsage { bytes_out: bytes as u64, ..SlotUsage::default() });
+        }
+        receivers
     }
 
     /// Runs `publish`, which puts messages into inboxes, and then wakes the workers that need it, except `from`.
@@ -295,14 +304,18 @@ impl Core {
         let mut current = self.runtime_config.write();
         if current.generation < generation {
             *current = Arc::new(RuntimeConfig::read(&self.config.values(), generation));
-            self.update_memory_limit(&current);
+            self.apply_to_commands(&current);
         }
         current.clone()
     }
 
-    /// Makes the dispatcher check memory before each command if a memory limit is set.
-    fn update_memory_limit(&self, runtime_config: &RuntimeConfig) {
+    /// Applies settings that are read with each command: makes the dispatcher check memory if a memory limit is set, and
+    /// counts the use of slots if that is enabled.
+    fn apply_to_commands(&self, runtime_config: &RuntimeConfig) {
         let limits = &runtime_config.eviction;
+        if let Some(routing) = &self.routing {
+            routing.slot_stats.enable(self.config.read(CLUSTER_SLOT_STATS_ENABLED));
+        }
         self.admission.set(Reasons::LIMITED, limits.bytes > 0 || limits.clients_bytes > 0);
     }
 

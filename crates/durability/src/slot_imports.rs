@@ -40,9 +40,9 @@ impl SlotImports for NoSlotImports {
 impl SlotImport {
     /// Appends the request that begins the import when it is replayed. The source does not matter then.
     pub(crate) fn establish(&self, out: &mut Vec<u8>) {
-        let numbers: Vec<String> = self.ranges.iter().flat_map(|range| [range.0, range.1]).map(|n| n.to_string()).collect();
-        let mut words: Vec<&[u8]> =
-            vec![b"CLUSTER", b"SYNCSLOTS", b"ESTABLISH", b"NAME", &self.name, b"SLOTSRANGE"];
+        let numbers: Vec<String> =
+            self.ranges.iter().flat_map(|range| [range.0, range.1]).map(|n| n.to_string()).collect();
+        let mut words: Vec<&[u8]> = vec![b"CLUSTER", b"SYNCSLOTS", b"ESTABLISH", b"NAME", &self.name, b"SLOTSRANGE"];
         words.extend(numbers.iter().map(String::as_bytes));
         commands::request(out, &words);
     }

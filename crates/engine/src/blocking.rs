@@ -11,6 +11,7 @@
 
 use super::engine::Engine;
 use super::invocation::{DataCall, Invocation, Recipient};
+use super::routing::redirect_blocked;
 use crate::session::Client;
 use kvick_acl::check::Request;
 use kvick_acl::log::Context as AclContext;
@@ -26,6 +27,7 @@ use kvick_replication::ReplicatedCore;
 use kvick_replication::role::ROLE_CHANGED_ERROR;
 use kvick_resp::{OwnedArgs, Reply, Version};
 use kvick_runtime::clock::Ticks;
+use kvick_store::slot::slot;
 use kvick_store::{Key, Keyspace, Locked, Waiter};
 use std::sync::Arc;
 
@@ -56,6 +58,11 @@ impl Blocked {
     pub fn key_names(&self) -> impl Iterator<Item = &[u8]> {
         let args = self.request.args();
         self.keys.iter().filter_map(move |index| args.get(*index))
+    }
+
+    /// The slot of the keys, in cluster mode.
+    pub fn slot(&self) -> Option<u16> {
+        self.key_names().next().map(slot)
     }
 
     /// Memory used by its request, in bytes.
@@ -106,6 +113,8 @@ impl Blocked {
 
 /// Answers blocked clients when the server becomes a replica; the caller holds the global lock.
 pub fn unblock_all(core: &ReplicatedCore, global: &mut Locked, stats: &WorkerStats) {
+    // In cluster mode, clients are redirected if their slot has another owner already.
+    redirect_blocked(core, global, stats);
     for client in core.clients.all() {
         let Some(waiter) = client.waiter.lock().clone() else { continue };
         let flags = client.flags();
@@ -226,6 +235,7 @@ impl Engine {
         self.effects.commit(&keyspace.log, args);
         drop(locked);
         let ticks = self.count(blocked.command, began, &result);
+        self.count_slot(blocked.slot(), invocation, ticks, reply.len());
         let executed = Executed { args, owned_arg: None, client: &blocked.client, redacted: 0 };
         self.offer_to_logs(executed, blocked.command, ticks, reply.len());
         let (client, ticket) = (blocked.client.clone(), waiter.ticket());

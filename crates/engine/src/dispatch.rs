@@ -49,6 +49,7 @@ impl Engine {
     ) -> bool {
         let (keyspace, start, command) = (self.server.keyspace, out.len(), admission.command());
         let Some(mut locked) = self.lock_hash(admission, client.db, hash) else { return false };
+        let counted_slot = self.counted_slot(client, command, args);
         let bytes = command.single_key.and_then(|index| args.get(index)).unwrap_or_default();
         let hashed = [Key { bytes, hash }];
         let call = DataCall { handler, args, hashed: &hashed, owned_arg: None };
@@ -57,7 +58,9 @@ impl Engine {
             client.write_offset = keyspace.log.offset();
         }
         drop(locked);
-        self.record_command(client.executed(args, None), command, out.len() - start, result);
+        let reply_bytes = out.len() - start;
+        let ticks = self.record_command(client.executed(args, None), command, reply_bytes, result);
+        self.count_slot(counted_slot, Invocation { command, args }, ticks, reply_bytes);
         client.commands += 1;
         client.redacted = 0;
         true
@@ -77,6 +80,7 @@ impl Engine {
         let (keyspace, start, command) = (self.server.keyspace, out.len(), admission.command());
         let invocation = Invocation { command, args };
         let handler = self.handler(command);
+        let counted_slot = self.counted_slot(client, command, args);
         if let Some(Handler::Control(control)) = handler {
             let Some(result) = self.control(client, control, admission, args, yielder, out) else {
                 return Called::BlockedByScript;
@@ -85,7 +89,9 @@ impl Engine {
             if control != Control::Exec {
                 self.monitor(client, invocation);
             }
-            self.record_command(client.executed(args, None), command, out.len() - start, result);
+            let reply_bytes = out.len() - start;
+            let ticks = self.record_command(client.executed(args, None), command, reply_bytes, result);
+            self.count_slot(counted_slot, invocation, ticks, reply_bytes);
             client.commands += 1;
             return Called::Done;
         }
@@ -147,7 +153,9 @@ impl Engine {
             return Called::Waits(waiter);
         }
         let executed = client.executed(args, owned_head.as_ref());
-        self.record_command(executed, command, out.len() - start, result);
+        let reply_bytes = out.len() - start;
+        let ticks = self.record_command(executed, command, reply_bytes, result);
+        self.count_slot(counted_slot, invocation, ticks, reply_bytes);
         client.commands += 1;
         client.redacted = 0;
         if client.is_reset {
@@ -245,7 +253,7 @@ impl Engine {
             receiver,
             may_block: !self.in_transaction,
             in_script,
-            from_log: flags.contains(ClientFlags::FROM_LOG),
+            from_log: flags.intersects(ClientFlags::FROM_LOG | ClientFlags::SLOT_IMPORT),
             reads_every_key: self.reads_every_key,
         }
     }
@@ -283,9 +291,12 @@ impl Engine {
         self.answer(client, result, out)
     }
 
-    /// Records FLUSHALL for snapshots.
+    /// Records FLUSHALL for snapshots and slot migrations.
     #[inline]
     pub(super) fn after_flushall(&self, command: &CommandInfo, result: &Result<(), Error>, locked: &mut Locked) {
+        if result.is_ok() {
+            self.end_migrations_after(command);
+        }
         if command.spec.flags.contains(Flags::FLUSHES) && result.is_ok() && !self.server.admission.has(Reasons::LOADING)
         {
             persistence::after_flushall(self.server, locked, self.effects.dirty());
@@ -316,7 +327,7 @@ impl Engine {
     /// How commands of this client treat expired keys.
     #[inline]
     pub(super) fn when_expired(&self, client: &ClientInfo) -> WhenExpired {
-        if client.is_from_log() {
+        if client.is_replicated() {
             return WhenExpired::ImportSource;
         }
         if self.server.replication.upstream.is_replica() {
@@ -330,7 +341,7 @@ impl Engine {
         if self.server.pause.blocks_writes(self.now_ms) { WhenExpired::Keep } else { WhenExpired::Drop }
     }
 
-    /// Updates statistics, and adds the command to the slow log if needed.
+    /// Updates statistics, and adds the command to the slow log if needed. Returns its duration in ticks.
     #[inline]
     pub(super) fn record_command(
         &mut self,
@@ -338,9 +349,10 @@ impl Engine {
         command: &CommandInfo,
         reply_bytes: usize,
         result: Result<(), Error>,
-    ) {
+    ) -> u64 {
         let ticks = self.count(command, self.last, &result);
         self.offer_to_logs(executed, command, ticks, reply_bytes);
+        ticks
     }
 
     /// Checks whether an executed command belongs in the slow log or a large command log.

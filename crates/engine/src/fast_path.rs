@@ -47,7 +47,8 @@ impl Engine {
             bits if bits == Reasons::LIMITED.word() => self.unchecked_balance_max()?,
             _ => return None,
         };
-        let unusual = client.transaction.is_some()
+        let unusual = self.counts_slots()
+            | client.transaction.is_some()
             | client.tracking.is_some()
             | client.is_confined_to_subscriptions()
             | client.is_asking();

@@ -19,6 +19,7 @@ use crate::session::Client;
 use kvick_commands::context::Error;
 use kvick_commands::spec::Flags;
 use kvick_commands::table::CommandInfo;
+use kvick_core::Core;
 use kvick_core::clients::ClientFlags;
 use kvick_core::pubsub::Kind;
 use kvick_core::routing::{CROSS_SLOT, Decision, Presence, Query, Routing, SlotMap};
@@ -113,7 +114,8 @@ struct Existence<'a> {
 impl<'a> Existence<'a> {
     fn add(&mut self, command: &CommandInfo, args: Args<'a>, db: usize, locked: &Locked, now_ms: i64) {
         let keyspace = locked.keyspace();
-        for position in command.spec.slot_positions(args) {
+        // Only keys are locked, not what merely determines the slot.
+        for position in command.spec.key_positions(args).unwrap_or_default() {
             let Some(key) = args.get(position.index) else { continue };
             let first = *self.first.get_or_insert(key);
             self.presence.several |= first != key;
@@ -130,7 +132,7 @@ impl Engine {
     #[inline]
     fn routing_for(&self, client: &Client) -> Option<&'static Routing> {
         let routing = self.server.routing.as_ref()?;
-        (!client.is_primary() && !client.info.is_from_log()).then_some(routing)
+        (!client.is_obeyed() && !client.info.is_from_log()).then_some(routing)
     }
 
     /// Whether this node certainly executes a request, as far as slots are concerned. `hash` is that of its only key.
@@ -157,6 +159,17 @@ impl Engine {
             }
             _ => slot_of_command(command, args),
         }
+    }
+
+    /// Whether a write has to wait because its slot is about to move to another node, or moves too slowly.
+    pub(super) fn is_slot_paused(&self, client: &Client, command: &CommandInfo, args: Args<'_>) -> bool {
+        let RequestSlot::One(slot) = self.slot_of_request(client, command, args) else { return false };
+        let slots = &self.server.pause.slots;
+        let is_paused = slots.holds(slot);
+        if is_paused {
+            slots.count_wait();
+        }
+        is_paused
     }
 
     /// Routes a request. `flags` are its own, or those of everything that it would execute.
@@ -311,22 +324,24 @@ pub fn publish(services: &'static Services, map: SlotMap, global: &mut Locked, s
     if lost && services.pubsub.directory().size(Kind::Shard) > 0 {
         services.announce_lost_slots();
     }
-    redirect_blocked(services, &current, global, stats);
+    redirect_blocked(services, global, stats);
 }
 
 /// Answers the clients that wait for keys of slots that this node no longer serves. In Valkey a periodic check does
 /// this.
-fn redirect_blocked(services: &'static Services, map: &SlotMap, global: &mut Locked, stats: &WorkerStats) {
-    for client in services.clients.all() {
+pub(super) fn redirect_blocked(core: &Core, global: &mut Locked, stats: &WorkerStats) {
+    let Some(routing) = &core.routing else { return };
+    let map = routing.current();
+    for client in core.clients.all() {
         let Some(waiter) = client.waiter.lock().clone() else { continue };
         let Some(blocked) = Blocked::of(&waiter) else { continue };
-        let Some(slot) = blocked.key_names().next().map(slot) else { continue };
+        let Some(slot) = blocked.slot() else { continue };
         let reads_here = client.flags().contains(ClientFlags::READONLY) && !blocked.writes();
         let error = map.route_blocked(slot, reads_here).error(slot, client.viewer());
         if let Some(error) = error
             && blocked.leave(&waiter, global)
         {
-            services.answer(blocked.end(&waiter, Some(&error), stats));
+            core.answer(blocked.end(&waiter, Some(&error), stats));
         }
     }
 }

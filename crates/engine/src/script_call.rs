@@ -315,12 +315,14 @@ impl Engine {
                 (vm.map_err(|error| Failure::new(error.0.into_owned())).and_then(run), VmKind::Functions)
             }
         };
+        let script_slot = if let ScriptSlot::One(slot) = caller.slot { Some(slot) } else { None };
         let (is_visible, is_busy, mut scratch) =
             (caller.is_visible, caller.is_busy, std::mem::take(&mut caller.scratch));
         scratch.input.shrink_to(Scratch::KEPT);
         scratch.spans.shrink_to(Scratch::KEPT / size_of::<Span>());
         self.scratch = scratch;
         self.script_us = None;
+        self.script_slot = script_slot;
         self.effects.set_propagation_targets(PropagationTargets::All);
         self.in_transaction = in_transaction;
         if !in_group {

@@ -41,7 +41,8 @@ impl Engine {
         let lazy = self.runtime_config.commands.lazy_server_del;
         let command: &[u8] = if lazy { b"UNLINK" } else { b"DEL" };
         let mut db = Db::new(&mut locked, db, env);
-        let names = db.keys_in_slot(slot, usize::MAX);
+        let mut names: Vec<Box<[u8]>> = Vec::new();
+        db.for_each_in_slot(slot, |entry| names.push(entry.key().into()));
         for name in &names {
             let key = keyspace.key(name);
             if db.remove(key, lazy) {

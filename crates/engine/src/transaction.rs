@@ -68,6 +68,7 @@ impl Engine {
         out: &mut Vec<u8>,
     ) {
         let flags = self.flags_asked(client, command, args);
+        self.count_queued(command, args);
         let Some(transaction) = &mut client.transaction else { return };
         if !transaction.aborted {
             transaction.flags = transaction.flags_with(flags);

@@ -192,6 +192,8 @@ impl Link<'_> {
         }
         requests.push(capabilities);
         requests.push(vec![b"REPLCONF", b"version", VALKEY.as_bytes()]);
+        let node_id = self.core.routing.as_ref().and_then(|routing| routing.node_id());
+        requests.extend(node_id.as_ref().map(|id| vec![&b"REPLCONF"[..], b"SET-CLUSTER-NODE-ID", &id[..]]));
         requests.iter().try_for_each(|request| primary_connection.send(request))?;
         for request in &requests {
             let answer = for_log(&primary_connection.read_line()?);

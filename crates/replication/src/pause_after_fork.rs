@@ -1,8 +1,8 @@
 //! DEBUG PAUSE-AFTER-FORK: the process stops itself during a dual-channel sync, until it receives SIGCONT. For tests.
 //!
-//! A server that forks stops its main process while the child sends the dump. Threads cannot outlive such a stop, so the
-//! primary stops once the dump is sent. Until then it executes no commands: at the stop, the log ends where the dump
-//! was taken.
+//! A server that forks stops its main process while the child sends the dump. Here the thread that writes the dump
+//! would stop too, so the primary stops once the dump is sent. Until then it executes no commands: at the stop, the log
+//! ends where the dump was taken.
 
 use crate::ReplicatedCore;
 use kvick_core::message::Message;

@@ -76,6 +76,8 @@ pub struct Replica {
     pub supports_psync2: AtomicBool,
     /// Its program version, as a number; 0 if unknown.
     pub version: AtomicU32,
+    /// Its node in the cluster, as it has announced.
+    pub node_id: Mutex<Option<Box<[u8]>>>,
     /// The last acknowledged applied offset.
     pub applied: AtomicU64,
     /// The last acknowledged synced offset.
@@ -104,6 +106,7 @@ impl Replica {
             is_pre_psync: AtomicBool::new(false),
             supports_psync2: AtomicBool::new(false),
             version: AtomicU32::new(0),
+            node_id: Mutex::default(),
             applied: AtomicU64::new(0),
             synced: AtomicU64::new(0),
             last_ack_ms: AtomicI64::new(clock::unix_ms()),

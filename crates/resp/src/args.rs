@@ -132,6 +132,14 @@ impl<'a> Args<'a> {
         self.input.get(start..at).filter(|bytes| bytes.ends_with(LINE_END))
     }
 
+    /// Whether it is an inline request of several words, as received.
+    pub fn is_inline(&self) -> bool {
+        let [first, second, ..] = self.spans else { return false };
+        let end = first.start.saturating_add(first.len);
+        let is_in_input = first.buffer().is_none() && second.buffer().is_none();
+        is_in_input && end < second.start && self.input.get(end).is_some_and(|byte| matches!(byte, b' ' | b'\t'))
+    }
+
     #[inline]
     fn bytes(&self, span: Span) -> &'a [u8] {
         match span.buffer() {
@@ -317,6 +325,15 @@ mod tests {
         // The bytes before an inline request may look like its header.
         let input = b"*1\r\n$6\r\n*1\r\n$4\r\nPING\r\n";
         assert_eq!(encoded(input)[1].as_deref(), Some("*1\r\n$4\r\nPING\r\n"));
+    }
+
+    #[test]
+    fn inline_requests_have_blanks_between_words() {
+        assert!(!OwnedArgs::new(["GET", " key"]).args().is_inline());
+        let inline = [Span { start: 0, len: 3 }, Span { start: 4, len: 3 }];
+        assert!(Args::new(b"GET key\r\n", &inline, &[]).is_inline());
+        let framed = [Span { start: 0, len: 3 }, Span { start: 9, len: 3 }];
+        assert!(!Args::new(b"GET\r\n$3\r\nkey\r\n", &framed, &[]).is_inline());
     }
 
     #[test]

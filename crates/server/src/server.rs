@@ -154,5 +154,8 @@ impl Server {
         aof::reset_stats(&self.aof);
         self.defrag.reset();
         self.replication.counts.reset();
+        if let Some(cluster) = self.cluster() {
+            cluster.read(|cluster, _| cluster.reset_statistics());
+        }
     }
 }

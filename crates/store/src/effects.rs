@@ -64,6 +64,8 @@ pub enum PropagationTargets {
 #[derive(Default)]
 pub struct Effects {
     dirty: u64,
+    /// Bytes appended to the log.
+    logged_bytes: usize,
     propagation: Propagation,
     records: Vec<u8>,
     record_count: usize,
@@ -133,6 +135,11 @@ impl Effects {
         self.events.clear();
         self.watched.clear();
         self.changes.begin();
+    }
+
+    /// Bytes appended to the log since the last call, without the records that select databases.
+    pub fn take_logged_bytes(&mut self) -> usize {
+        std::mem::take(&mut self.logged_bytes)
     }
 
     /// Sets which readers of the log receive the effects of the following
@@ -399,6 +406,7 @@ impl Effects {
         match request.encoded() {
             Some(records) if self.group.is_none() => {
                 let databases = (self.database, self.database);
+                self.logged_bytes += records.len();
                 log.append(&Batch { databases, records, record_count: 1, replica_only: &[], aof_only: &[] });
                 true
             }
@@ -471,10 +479,11 @@ impl Effects {
         if self.record_count == 0 {
             return false;
         }
-        let Effects { database, records, record_count, replica_only, group, targets, .. } = self;
+        let Effects { database, records, record_count, replica_only, group, targets, logged_bytes, .. } = self;
         match group {
             None => {
                 let databases = (*database, *database);
+                *logged_bytes += records.len();
                 log.append(&Batch { databases, records, record_count: *record_count, replica_only, aof_only: &[] });
             }
             Some(group) => group.add(*database, records, *record_count, replica_only, *targets),
@@ -497,6 +506,7 @@ impl Effects {
         if let Some(Group { records, record_count, replica_only, aof_only, databases: Some(databases) }) =
             self.group.take()
         {
+            self.logged_bytes += records.len();
             log.append(&Batch {
                 databases,
                 records: &records,

@@ -44,7 +44,8 @@ const YIELD_CHECKS: (usize, Duration) = (100, Duration::from_micros(50));
 /// All databases of a server, and a staging database for each: initially empty and not
 /// visible to clients, filled by a full sync or load and then exchanged with the live one.
 pub struct Keyspace {
-    hasher: KeyHasher,
+    /// Also referred to by each partition.
+    hasher: &'static KeyHasher,
     /// The databases, and as many staging databases.
     databases: Box<[Database]>,
     /// Maps a database number to an index in `databases`; SWAPDB exchanges
@@ -126,6 +127,10 @@ impl PartitionSlot {
     }
 }
 
+/// In cluster mode there are 16,384 of them in each database that is in use: 4 MiB.
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(size_of::<PartitionSlot>() == 256);
+
 // SAFETY: the partition is reached only through `Locked`, which holds its lock or the global lock, or is exclusive.
 unsafe impl Sync for PartitionSlot {}
 
@@ -159,7 +164,7 @@ impl Keyspace {
     pub fn leak(databases: usize, partitions: usize, hasher: KeyHasher) -> &'static Self {
         assert!(partitions.is_power_of_two(), "partitions are chosen by masking the hash");
         Box::leak(Box::new(Keyspace {
-            hasher,
+            hasher: Box::leak(Box::new(hasher)),
             databases: (0..2 * databases).map(|_| Database::default()).collect(),
             numbers: (0..2 * databases).map(AtomicUsize::new).collect(),
             partitions,

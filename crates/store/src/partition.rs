@@ -49,7 +49,7 @@ pub(crate) struct Deferred {
 /// Entries under one lock.
 pub struct Partition {
     table: Table,
-    hasher: KeyHasher,
+    hasher: &'static KeyHasher,
     /// Marks entries written since the last snapshot began.
     epoch: bool,
     /// Position at which the next sweep of keys continues: see [`Table::scan`].
@@ -64,7 +64,7 @@ pub struct Partition {
 }
 
 impl Partition {
-    pub(crate) fn new(hasher: KeyHasher) -> Self {
+    pub(crate) fn new(hasher: &'static KeyHasher) -> Self {
         Partition {
             table: Table::new(),
             hasher,
@@ -95,6 +95,11 @@ impl Partition {
     /// Number of keys, including expired ones that have not been deleted yet.
     pub fn len(&self) -> usize {
         self.table.len()
+    }
+
+    /// Whether nothing is stored for it: no keys, no table for future keys, and no state of a snapshot.
+    pub(crate) fn is_pristine(&self) -> bool {
+        self.is_empty() && self.table.memory() == 0 && self.capture.is_none()
     }
 
     /// True when there are no keys.

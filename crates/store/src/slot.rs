@@ -12,6 +12,8 @@
 #[cfg(target_arch = "x86_64")]
 mod folding;
 
+use std::sync::LazyLock;
+
 /// Number of slots in a cluster.
 pub const SLOTS: u16 = 16_384;
 
@@ -57,6 +59,37 @@ pub fn slot(key: &[u8]) -> u16 {
         return sum.unwrap_or_else(|| crc16_of_tagged(key)) % SLOTS;
     }
     (if has_brace(key) { crc16_of_tagged(key) } else { crc16(key) }) % SLOTS
+}
+
+/// A short text whose slot is `slot`, for use as a hash tag: the first in the order of length, then of digits, lower-case
+/// and upper-case letters. Empty for numbers that are not slots.
+pub fn tag(slot: u16) -> &'static str {
+    static TAGS: LazyLock<Vec<String>> = LazyLock::new(find_tags);
+    TAGS.get(usize::from(slot)).map_or("", String::as_str)
+}
+
+fn find_tags() -> Vec<String> {
+    const LETTERS: &[u8; 62] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    let mut tags = vec![String::new(); usize::from(SLOTS)];
+    let (mut left, mut number) = (tags.len(), 0);
+    while left > 0 {
+        // Texts in their order, as numbers with 62 digits.
+        let (mut text, mut rest) = (String::new(), number);
+        loop {
+            text.insert(0, char::from(LETTERS[rest % LETTERS.len()]));
+            match (rest / LETTERS.len()).checked_sub(1) {
+                None => break,
+                Some(more) => rest = more,
+            }
+        }
+        let tag = &mut tags[usize::from(slot(text.as_bytes()))];
+        if tag.is_empty() {
+            *tag = text;
+            left -= 1;
+        }
+        number += 1;
+    }
+    tags
 }
 
 /// The CRC of the part of a key that determines its slot.
@@ -195,6 +228,14 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn every_slot_has_a_short_tag() {
+        for (slot, expected) in [(0, "06S"), (1, "Qi"), (51, "6od"), (16000, "he"), (16383, "6ZJ"), (SLOTS, "")] {
+            assert_eq!(tag(slot), expected);
+        }
+        assert!((0..SLOTS).all(|number| slot(tag(number).as_bytes()) == number && tag(number).len() <= 3));
     }
 
     #[test]

@@ -79,8 +79,8 @@ impl Walk {
             partition.begin_capture(Capture::new(snapshot.clone(), number));
         };
         match &partitions {
-            None => global.for_each_partition(begin),
-            Some(partitions) => global.for_partitions(partitions, begin),
+            None => global.for_each_filled_partition(begin),
+            Some(partitions) => global.for_filled_partitions(partitions, begin),
         }
         Walk { keyspace, snapshot, partitions, next: 0, position: 0, remainder: None, moved_key: None, flushed: None }
     }

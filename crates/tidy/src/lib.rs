@@ -8,6 +8,7 @@
 //! | [`columns`] | a line that is too long |
 //! | [`headers`] | a module without a `//!` header |
 //! | [`unsafe_reasons`] | `unsafe` without its reason |
+//! | [`examples`] | an example in documentation that is not run |
 //!
 //! Each rule is a pure function from files to [`Violation`]s. [`Limits::default`] holds all numbers, including those
 //! for parts of the repository that do not keep a rule yet: these numbers may be lowered, but not raised.
@@ -15,6 +16,7 @@
 
 pub mod circles;
 pub mod columns;
+pub mod examples;
 pub mod headers;
 pub mod layers;
 mod limits;
@@ -60,6 +62,7 @@ pub fn check(files: &[File], limits: &Limits) -> Vec<Violation> {
         columns::check(files, limits),
         headers::check(files),
         unsafe_reasons::check(files),
+        examples::check(files),
     ]
     .concat();
     violations.sort();

@@ -251,6 +251,16 @@ fn unsafe_without_a_reason_is_found() {
 }
 
 #[test]
+fn examples_of_a_crate_without_doctests_are_found() {
+    let text = "//! ```text\n//! a\n//! ```\n\n/// ```\n/// f();\n/// ```\nfn f() {}\n";
+    let found =
+        |manifest| examples::check(&files([("crates/low/Cargo.toml", manifest), ("crates/low/src/a.rs", text)]));
+    none(found("[dependencies]\n"));
+    let violations = found("[lib]\ndoctest = false\n");
+    assert_eq!(only(violations, "crates/low/src/a.rs", "not run"), 5);
+}
+
+#[test]
 fn comments_and_literals_are_no_code() {
     let text = "a /* b /* c */ d */ 'e' '\\'' b'\"' f \"g\\\"h\" r\"i\\\" j r##\"k\"# l\"## m<'n> br\"o\" var\"p\" 'q: \
         // r\n's'";

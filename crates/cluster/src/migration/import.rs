@@ -126,10 +126,10 @@ impl Jobs {
         self.jobs.push_front(job);
     }
 
-    /// The connection of an import has sent something.
-    pub fn heard(&mut self, name: JobName, context: &Context<'_>) {
+    /// The connection of an import has sent something at this time, in Unix seconds.
+    pub fn heard(&mut self, name: JobName, at_s: u64) {
         if let Some(index) = self.in_progress(name) {
-            self.jobs[index].heard_s = context.now_s();
+            self.jobs[index].heard_s = self.jobs[index].heard_s.max(at_s);
         }
     }
 
@@ -220,7 +220,7 @@ impl Jobs {
     }
 
     /// Ends imports that the new owners contradict. On a node that became a replica they turn into tracked ones: its
-    /// primary decides.
+    /// primary decides. A node that became a primary ends the imports of its former primary.
     pub(super) fn check_import(&mut self, index: usize, context: &Context<'_>) {
         let job = &self.jobs[index];
         if job.claiming {
@@ -235,6 +235,13 @@ impl Jobs {
             }
             return;
         }
+        if job.state == State::ImportOccurringOnPrimary {
+            // What a load finds is ended when it is complete.
+            if !context.loading {
+                self.fail(index, "A failover occurred during slot import", context);
+            }
+            return;
+        }
         let Some(source) = job.source else { return };
         let owner = context.owner_of(&job.ranges);
         if owner == Some(source) {
@@ -246,16 +253,6 @@ impl Jobs {
             "Slots are no longer owned by source node"
         };
         self.fail(index, message, context);
-    }
-
-    /// This node became a primary: ends the imports of its former primary.
-    pub fn promoted(&mut self, context: &Context<'_>) {
-        self.fail_all(Job::is_import, "A failover occurred during slot import", context);
-    }
-
-    /// A full synchronisation with a primary begins: its dump brings its imports.
-    pub fn full_sync_began(&mut self, context: &Context<'_>) {
-        self.fail_all(Job::is_import, "Full resynchronization occurred", context);
     }
 
     /// A dump is about to be loaded: forgets all finished jobs, and imports of the old data.

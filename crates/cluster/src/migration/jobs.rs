@@ -69,6 +69,11 @@ impl Jobs {
         self.jobs.iter().any(|job| job.pause_end_ms.is_some())
     }
 
+    /// When the longest pause of writes ends at the latest, in Unix milliseconds.
+    pub fn pause_end_ms(&self) -> Option<u64> {
+        self.jobs.iter().filter_map(|job| job.pause_end_ms).max()
+    }
+
     fn unfinished(&self, direction: Direction) -> impl Iterator<Item = &Job> {
         self.jobs.iter().filter(move |job| job.direction == direction && !job.state.is_finished())
     }

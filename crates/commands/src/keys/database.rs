@@ -101,6 +101,9 @@ pub const SWAPDB: Command<Handler> = Command::new(
 
 fn swapdb(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     const INVALID_FIRST: Error = Error::text("ERR invalid first DB index");
+    if cx.db.keyspace().is_by_slot() {
+        return Err(Error::text("ERR SWAPDB is not allowed in cluster mode"));
+    }
     const INVALID_SECOND: Error = Error::text("ERR invalid second DB index");
     let number = |text| parse_i64(text).and_then(|number| i32::try_from(number).ok());
     let first = number(&args[1]).ok_or(INVALID_FIRST)?;
@@ -189,6 +192,12 @@ mod tests {
         assert_eq!(bench.run("SWAPDB 1 1"), "+OK");
         assert_eq!(sizes(&bench), [1, 0, 2]);
         assert_eq!(bench.propagated(), ["SWAPDB 0 1", "SWAPDB 2 1", "SWAPDB 1 1"]);
+    }
+
+    #[test]
+    fn databases_are_not_swapped_in_cluster_mode() {
+        let mut bench = Bench::in_cluster(&[keys::COMMANDS]);
+        assert_eq!(bench.run("SWAPDB 0 1"), "-ERR SWAPDB is not allowed in cluster mode");
     }
 
     #[test]

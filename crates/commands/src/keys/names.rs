@@ -4,7 +4,7 @@
 //! partition at a time during the scan.
 
 use kvick_resp::Args;
-use kvick_store::Entry;
+use kvick_store::{Db, Entry};
 
 use crate::context::{Context, Error, Handler};
 use crate::random;
@@ -33,14 +33,23 @@ fn keys(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let end_max = cx.reply_end_max();
     let header = cx.reply.deferred();
     let mut found = 0;
-    cx.db.for_each(|entry| {
+    let visit = |entry: Entry<'_>| {
         if cx.reply.position() <= end_max && names.include(entry.key()) {
             cx.reply.bulk(entry.key());
             found += 1;
         }
-    });
+    };
+    match slot_of_names(&cx.db, names) {
+        None => cx.db.for_each(visit),
+        Some(slot) => cx.db.for_each_in_slot(slot, visit),
+    }
     cx.reply.set_array_len(header, found);
     Ok(())
+}
+
+/// The slot of all keys that have one of these names, in cluster mode, if the pattern determines it.
+fn slot_of_names(db: &Db<'_>, names: Names<'_>) -> Option<u16> {
+    if db.keyspace().is_by_slot() { names.slot() } else { None }
 }
 
 /// SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]
@@ -71,7 +80,11 @@ fn scan(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let wanted =
         |entry: &Entry<'_>| options.kind.is_none_or(|kind| entry.kind() == kind) && options.names.include(entry.key());
     let mut listing = Listing::new(&cx.reply);
-    let next = cx.db.scan(cursor, options.count, wanted, |entry| listing.add(entry.key()));
+    let visit = |entry: Entry<'_>| listing.add(entry.key());
+    let next = match slot_of_names(&cx.db, options.names) {
+        None => cx.db.scan(cursor, options.count, wanted, visit),
+        Some(slot) => cx.db.scan_slots(cursor, slot..=slot, options.count, wanted, visit),
+    };
     listing.reply(&mut cx.reply, next);
     Ok(())
 }
@@ -198,6 +211,26 @@ mod tests {
         for cursor in [1, 12345, u64::MAX / 3, u64::MAX] {
             assert!(bench.run(&format!("SCAN {cursor}")).starts_with("*2 $"));
         }
+    }
+
+    #[test]
+    fn patterns_of_one_slot_look_only_there() {
+        let mut bench = Bench::in_cluster(&[keys::COMMANDS, string::COMMANDS]);
+        let names: BTreeSet<String> = (0..100).map(|n| format!("{{a}}{n}")).collect();
+        names.iter().for_each(|name| assert_eq!(bench.run(&format!("SET {name} v")), "+OK"));
+        (0..500).for_each(|n| assert_eq!(bench.run(&format!("SET other:{n} v")), "+OK"));
+        assert_eq!(words(&bench.run("KEYS {a}*")), names);
+        assert_eq!(words(&bench.run("KEYS {a}7")), ["{a}7".to_owned()].into());
+        assert_eq!(words(&bench.run("KEYS *7")).len(), 60);
+        let (found, calls) = scan_all(&mut bench, "MATCH {a}* COUNT 50");
+        assert_eq!(found, names);
+        assert!(calls <= 4, "{calls}");
+        assert_eq!(scan_all(&mut bench, "COUNT 7").0.len(), 600);
+        assert_eq!(scan_all(&mut bench, "MATCH {none}* COUNT 1"), (BTreeSet::new(), 1));
+        // The slot of a cursor is in its low bits.
+        let reply = bench.run("SCAN 0 MATCH {a}* COUNT 1");
+        let cursor: u64 = reply.split(' ').nth(2).expect("a cursor").parse().expect("a number");
+        assert_eq!(kvick_store::hash::slot_of(cursor), kvick_store::slot::slot(b"a"));
     }
 
     #[test]

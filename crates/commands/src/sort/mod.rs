@@ -14,6 +14,7 @@ mod words;
 
 use kvick_resp::Args;
 use kvick_store::collections::list::Side;
+use kvick_store::slot::slot;
 use kvick_store::{Collection, Db, EventClass, Kind, List, Set, SortedSet, Str};
 use smallvec::smallvec;
 
@@ -71,7 +72,7 @@ pub const SORT: Command<Handler> = Command::new(
             ALPHA,
             Arg::key("destination").token("STORE").key_spec(2).optional(),
         ]),
-    |cx, args| run(cx, args, Request::parse(args, true, cx.reads_every_key)?),
+    |cx, args| run(cx, args, Request::parse(args, true, cx.reads_every_key, slot_of_sorted(cx, args))?),
 );
 
 /// SORT_RO key [BY pattern] [LIMIT offset count] [GET pattern [GET pattern ...]] [ASC | DESC] [ALPHA]
@@ -84,8 +85,13 @@ pub const SORT_RO: Command<Handler> = Command::new(
         .lock(LockRule::GlobalIf(needs_global_lock))
         .doc(Group::Generic, "7.0.0", COST, "Returns the elements of a list, a set or a sorted set in another order.")
         .args(&[Arg::key("key"), BY, LIMIT, GET, ORDER, ALPHA]),
-    |cx, args| run(cx, args, Request::parse(args, false, cx.reads_every_key)?),
+    |cx, args| run(cx, args, Request::parse(args, false, cx.reads_every_key, slot_of_sorted(cx, args))?),
 );
+
+/// The slot of the key to sort, in cluster mode.
+fn slot_of_sorted(cx: &Context<'_>, args: Args<'_>) -> Option<u16> {
+    cx.db.keyspace().is_by_slot().then(|| slot(&args[1]))
+}
 
 /// The key to sort, and the key after the last STORE, as [`Request::parse`] reads it. These keys are locked, and the
 /// user needs rights to them.
@@ -109,7 +115,7 @@ fn find_keys(args: Args<'_>) -> Option<KeyPositions> {
 
 /// Whether it may access keys that [`find_keys`] does not find: those of patterns.
 fn needs_global_lock(args: Args<'_>) -> bool {
-    Request::parse(args, true, true).is_ok_and(|request| request.accesses_other_keys())
+    Request::parse(args, true, true, None).is_ok_and(|request| request.accesses_other_keys())
 }
 
 fn run(cx: &mut Context<'_>, args: Args<'_>, mut request: Request<'_>) -> Result<(), Error> {

@@ -2,6 +2,7 @@
 
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
+use kvick_store::slot::slot_of_pattern;
 use std::ops::Range;
 
 use super::pattern::Pattern;
@@ -9,6 +10,13 @@ use crate::context::Error;
 
 const BY_DENIED: Error = Error::text("ERR BY option of SORT denied due to insufficient ACL permissions.");
 const GET_DENIED: Error = Error::text("ERR GET option of SORT denied due to insufficient ACL permissions.");
+
+const BY_OTHER_SLOT: Error = Error::text(
+    "ERR BY option of SORT denied in Cluster mode when keys formed by the pattern may be in different slots.",
+);
+const GET_OTHER_SLOT: Error = Error::text(
+    "ERR GET option of SORT denied in Cluster mode when keys formed by the pattern may be in different slots.",
+);
 
 /// The elements to load from an ordered collection.
 pub struct NativeRange {
@@ -39,8 +47,15 @@ pub struct Request<'a> {
 
 impl<'a> Request<'a> {
     /// Parses the arguments after the key. STORE is valid only if `may_store` is set. Patterns that refer to other keys
-    /// are valid only if the client may read every key.
-    pub fn parse(args: Args<'a>, may_store: bool, reads_every_key: bool) -> Result<Request<'a>, Error> {
+    /// are valid only if the client may read every key and, in cluster mode, these keys are in `slot`, that of the sorted
+    /// key.
+    pub fn parse(
+        args: Args<'a>,
+        may_store: bool,
+        reads_every_key: bool,
+        slot: Option<u16>,
+    ) -> Result<Request<'a>, Error> {
+        let leaves_slot = |pattern: &[u8]| slot.is_some() && slot_of_pattern(pattern) != slot;
         let mut request = Request {
             by: None,
             unsorted: false,
@@ -79,7 +94,11 @@ impl<'a> Request<'a> {
                     2
                 }
                 b"by" => {
-                    let pattern = Pattern::parse(argument?);
+                    let text = argument?;
+                    let pattern = Pattern::parse(text);
+                    if pattern.accesses_other_keys() && leaves_slot(text) {
+                        return Err(BY_OTHER_SLOT);
+                    }
                     if pattern.accesses_other_keys() && !reads_every_key {
                         return Err(BY_DENIED);
                     }
@@ -88,7 +107,11 @@ impl<'a> Request<'a> {
                     2
                 }
                 b"get" => {
-                    request.get.push(Pattern::parse(argument?));
+                    let text = argument?;
+                    if text != b"#" && leaves_slot(text) {
+                        return Err(GET_OTHER_SLOT);
+                    }
+                    request.get.push(Pattern::parse(text));
                     // As in Valkey, this includes `#`, although it does not refer to another key.
                     if !reads_every_key {
                         return Err(GET_DENIED);

@@ -185,6 +185,25 @@ fn invalid_requests_are_rejected() {
 }
 
 #[test]
+fn patterns_stay_in_the_slot_of_the_sorted_key_in_cluster_mode() {
+    let mut bench = Bench::in_cluster(&[super::COMMANDS, crate::list::COMMANDS, crate::string::COMMANDS]);
+    bench.run("RPUSH {l}ist 2 1");
+    bench.run("MSET {l}w1 20 {l}w2 10");
+    assert_eq!(bench.run("SORT {l}ist BY {l}w* GET {l}w* GET #"), "*4 $2 10 $1 2 $2 20 $1 1");
+    assert_eq!(bench.run("SORT {l}ist BY nosort GET #"), "*2 $1 2 $1 1");
+    let denied = |option: &str| {
+        format!(
+            "-ERR {option} option of SORT denied in Cluster mode when keys formed by the pattern may be in different \
+             slots."
+        )
+    };
+    for (option, argument) in [("BY", "w*"), ("BY", "{m}*"), ("GET", "w*"), ("GET", "constant"), ("GET", "*{l}")] {
+        assert_eq!(bench.run(&format!("SORT {{l}}ist {option} {argument}")), denied(option), "{option} {argument}");
+    }
+    assert_eq!(bench.run("SORT_RO {l}ist GET w*"), denied("GET"));
+}
+
+#[test]
 fn keys_are_found_among_the_arguments() {
     let keys = |line: &str| {
         let words = kvick_resp::OwnedArgs::new(line.split(' '));

@@ -22,8 +22,8 @@ use kvick_store::Locked;
 use kvick_store::slot::SLOTS;
 use parking_lot::RwLock;
 use slot_stats::SlotStats;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Slots per word of the bitmap.
 const WORD: usize = u64::BITS as usize;
@@ -37,6 +37,14 @@ pub struct Routing {
     served: [AtomicU64; SLOTS as usize / WORD],
     /// Counters of the slots.
     pub slot_stats: SlotStats,
+    bus: OnceLock<Box<dyn Bus>>,
+}
+
+/// The cluster bus, through which this node reaches the others.
+pub trait Bus: Send + Sync {
+    /// Sends a message that was published here to the nodes whose clients may receive it: those of this shard if
+    /// `to_shard` is set, otherwise all. Must not block; the caller may hold locks of the keyspace.
+    fn publish(&self, to_shard: bool, channel: &[u8], message: &[u8]);
 }
 
 impl Default for Routing {
@@ -47,6 +55,7 @@ impl Default for Routing {
             generation: AtomicU64::new(0),
             served: [const { AtomicU64::new(0) }; SLOTS as usize / WORD],
             slot_stats: SlotStats::default(),
+            bus: OnceLock::new(),
         }
     }
 }
@@ -61,9 +70,28 @@ impl Routing {
         word.is_some_and(|word| word.load(Ordering::Relaxed) >> (usize::from(slot) % WORD) & 1 == 1)
     }
 
+    /// Sets the cluster bus. Later calls have no effect.
+    pub fn set_bus(&self, bus: Box<dyn Bus>) {
+        // Only a bug in the startup code calls this twice; the first value stays.
+        let _ = self.bus.set(bus);
+    }
+
+    /// Sends a published message to other nodes: see [`Bus::publish`].
+    pub fn publish_on_bus(&self, to_shard: bool, channel: &[u8], message: &[u8]) {
+        if let Some(bus) = self.bus.get() {
+            bus.publish(to_shard, channel, message);
+        }
+    }
+
     /// The current map.
     pub fn current(&self) -> Arc<SlotMap> {
         self.current.read().clone()
+    }
+
+    /// The ID of this node; `None` before the first publication.
+    pub fn node_id(&self) -> Option<[u8; 40]> {
+        let map = self.current();
+        map.nodes.get(usize::from(map.myself)).map(|node| node.id)
     }
 
     /// Number of publications so far. Stable within a batch.
@@ -75,7 +103,7 @@ impl Routing {
     /// Makes a map the current one and returns the previous one. `global` proves that no batch runs.
     ///
     /// Clients that wait for keys, and subscribers of shard channels, may have to be redirected afterwards: the engine's
-    /// `cluster::publish` calls this and does that.
+    /// `routing::publish` calls this and does that.
     pub fn publish(&self, map: SlotMap, global: &mut Locked) -> Arc<SlotMap> {
         assert!(global.is_global(), "slot maps are published while no request runs");
         for (index, word) in self.served.iter().enumerate() {

@@ -5,7 +5,7 @@
 
 use kvick_store::slot::SLOTS;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The counters of one slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -28,12 +28,26 @@ struct Counters {
 
 /// The counters of all slots.
 #[derive(Default)]
-pub struct SlotStats(OnceLock<Box<[Counters]>>);
+pub struct SlotStats {
+    counters: OnceLock<Box<[Counters]>>,
+    enabled: AtomicBool,
+}
 
 impl SlotStats {
+    /// Whether requests are counted.
+    #[inline]
+    pub fn is_enabled(&self) -> bool {
+        self.enabled.load(Ordering::Relaxed)
+    }
+
+    /// Sets whether requests are counted.
+    pub fn enable(&self, enabled: bool) {
+        self.enabled.store(enabled, Ordering::Relaxed);
+    }
+
     /// Adds to the counters of a slot. Numbers that are not slots are ignored.
     pub fn add(&self, slot: u16, usage: SlotUsage) {
-        let all = self.0.get_or_init(|| (0..SLOTS).map(|_| Counters::default()).collect());
+        let all = self.counters.get_or_init(|| (0..SLOTS).map(|_| Counters::default()).collect());
         let Some(counters) = all.get(usize::from(slot)) else { return };
         for (counter, amount) in [
             (&counters.cpu_us, usage.cpu_us),
@@ -48,7 +62,7 @@ impl SlotStats {
 
     /// The counters of a slot.
     pub fn of(&self, slot: u16) -> SlotUsage {
-        let counters = self.0.get().and_then(|all| all.get(usize::from(slot)));
+        let counters = self.counters.get().and_then(|all| all.get(usize::from(slot)));
         counters.map_or(SlotUsage::default(), |counters| SlotUsage {
             cpu_us: counters.cpu_us.load(Ordering::Relaxed),
             bytes_in: counters.bytes_in.load(Ordering::Relaxed),
@@ -58,14 +72,14 @@ impl SlotStats {
 
     /// Resets the counters of a slot.
     pub fn reset(&self, slot: u16) {
-        if let Some(counters) = self.0.get().and_then(|all| all.get(usize::from(slot))) {
+        if let Some(counters) = self.counters.get().and_then(|all| all.get(usize::from(slot))) {
             counters.reset();
         }
     }
 
     /// Resets the counters of all slots (CONFIG RESETSTAT).
     pub fn reset_all(&self) {
-        self.0.get().into_iter().flatten().for_each(Counters::reset);
+        self.counters.get().into_iter().flatten().for_each(Counters::reset);
     }
 }
 

@@ -302,3 +302,41 @@ fn commands_of_the_primary_are_never_redirected() {
         harness.ask(0, 0, "GET b", &bulk("2"));
     });
 }
+
+#[test]
+fn requests_are_counted_for_their_slot() {
+    in_cluster(2, |mut harness, other| {
+        let services = harness.services;
+        let usage = move |key: &str| {
+            let usage = services.routing.as_ref().expect("in cluster mode").slot_stats.of(slot(key.as_bytes()));
+            (usage.bytes_in, usage.bytes_out)
+        };
+        harness.ask(0, 0, "SET key value", OK);
+        assert_eq!(usage("key"), (0, 0));
+        harness.configure(cluster::CLUSTER_SLOT_STATS_ENABLED, true);
+        harness.ask(0, 0, "PING", "+PONG\r\n");
+        harness.ask(0, 0, "SET key value", OK);
+        assert_eq!(usage("key"), (33, 5));
+        harness.ask(other, 0, "MGET key {key}2", "*2\r\n$5\r\nvalue\r\n$-1\r\n");
+        assert_eq!(usage("key"), (33 + 35, 5 + 20));
+        // A transaction: its commands when they are queued, MULTI and EXEC at its end.
+        harness.ask(0, 0, "MULTI", OK);
+        harness.ask(0, 0, "SET tx value", QUEUED);
+        assert_eq!(usage("tx"), (32, 0));
+        harness.ask(0, 0, "EXEC", "*1\r\n+OK\r\n");
+        assert_eq!(usage("tx"), (15 + 32 + 14, 9));
+        // A blocked request when it is served.
+        harness.ask(0, 1, "blpop list 0", WAITS);
+        assert_eq!(usage("list"), (0, 0));
+        harness.ask(other, 0, "lpush list value", ":1\r\n");
+        assert_eq!(harness.delivered(), [(1, bulks(&["list", "value"]))]);
+        assert_eq!(usage("list"), (36 + 32, 4 + 25));
+        // Scripts for the slot that they access, unless they may access several.
+        harness.ask(0, 0, "EVAL \"#!lua\nreturn server.call('get', 'script')\" 0", "$-1\r\n");
+        assert_eq!(usage("script").1, 5);
+        harness.ask(0, 0, "EVAL \"return server.call('get', 'free')\" 1 free", "$-1\r\n");
+        assert_eq!(usage("free"), (0, 0));
+        harness.publish(without("key"));
+        assert_eq!(usage("key"), (0, 0));
+    });
+}

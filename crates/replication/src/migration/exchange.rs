@@ -6,6 +6,8 @@
 //! RESTORE key ttl payload [REPLACE] for each key; DEL key for one that was deleted here
 //! ```
 //!
+//! In cluster mode the target imports the keys' slot: RESTORE-ASKING replaces RESTORE, and ASKING precedes DEL.
+//!
 //! AUTH and SELECT are answered before any key is sent, so that no key reaches the wrong database. All keys are sent
 //! before the first of their answers is read. If the connection breaks before the first answer, the exchange is retried
 //! once, since the target may have closed a cached connection; timeouts are not retried.
@@ -88,8 +90,13 @@ fn transfer(core: &ReplicatedCore, job: &mut MigrationJob) -> Result<(), Transfe
         error = error.or(error_text(&line));
     }
     if error.is_none() {
-        let sent = send(packed_keys, replies.get_mut()).map_err(TransferError::Writing)?;
+        let is_cluster = core.routing.is_some();
+        let sent = send(packed_keys, is_cluster, replies.get_mut()).map_err(TransferError::Writing)?;
         for (number, index) in sent.into_iter().enumerate() {
+            if is_cluster && packed_keys[index].payload.is_none() {
+                // The answer to ASKING.
+                read_reply(&mut replies).map_err(|error| TransferError::Reading(error, number))?;
+            }
             let line = read_reply(&mut replies).map_err(|error| TransferError::Reading(error, number))?;
             let error_text = error_text(&line);
             packed_keys[index].arrived = error_text.is_none();
@@ -129,7 +136,7 @@ fn send_request(channel: &mut Channel, words: &[Vec<u8>]) -> io::Result<()> {
 }
 
 /// Sends the keys, except those that have expired. Returns the indices of those that were sent.
-fn send(packed_keys: &[PackedKey], channel: &mut Channel) -> io::Result<Vec<usize>> {
+fn send(packed_keys: &[PackedKey], is_cluster: bool, channel: &mut Channel) -> io::Result<Vec<usize>> {
     let mut out = BufWriter::with_capacity(CHUNK, channel);
     let (mut sent, now_ms) = (Vec::new(), clock::unix_ms());
     for (index, packed_key) in packed_keys.iter().enumerate() {
@@ -140,11 +147,17 @@ fn send(packed_keys: &[PackedKey], channel: &mut Channel) -> io::Result<Vec<usiz
         }
         sent.push(index);
         match &packed_key.payload {
-            None => write_request(&mut out, &[b"DEL", &packed_key.key])?,
+            None => {
+                if is_cluster {
+                    write_request(&mut out, &[b"ASKING"])?;
+                }
+                write_request(&mut out, &[b"DEL", &packed_key.key])?;
+            }
             Some(payload) => {
                 let ttl = ttl_ms.to_string();
                 let replace = packed_key.replace.then_some(&b"REPLACE"[..]);
-                let words = [&b"RESTORE"[..], &packed_key.key, ttl.as_bytes(), payload];
+                let command = if is_cluster { &b"RESTORE-ASKING"[..] } else { b"RESTORE" };
+                let words = [command, &packed_key.key, ttl.as_bytes(), payload];
                 write_request(&mut out, &words.into_iter().chain(replace).collect::<Vec<_>>())?;
             }
         }

@@ -2,15 +2,20 @@
 
 use crate::ReplicatedCore;
 use kvick_cluster::migration::{JobName, RangeList};
+use kvick_core::admission::Reasons;
+use kvick_resp::Args;
 use kvick_runtime::clock;
 use kvick_store::db::Counters;
 use kvick_store::effects::EventClass;
 use kvick_store::global_lock::Participant;
 use kvick_store::{Access, Db, Effects, Env};
-use kvick_resp::Args;
+use std::time::{Duration, Instant};
 
 /// Keys that are deleted at once.
 const KEYS_AT_ONCE: usize = 128;
+
+/// How long a change of the role may take.
+const ROLE_WAIT: Duration = Duration::from_secs(5);
 
 /// Starts to delete the keys of those slots that this node does not own; reports the end to the jobs.
 pub(super) fn start(core: &'static ReplicatedCore, job: JobName, slots: RangeList) {
@@ -27,7 +32,16 @@ pub(super) fn start(core: &'static ReplicatedCore, job: JobName, slots: RangeLis
     }
 }
 
+/// Waits until a node that has just become a primary also writes its own log.
+fn wait_for_role(core: &ReplicatedCore) {
+    let began = Instant::now();
+    while core.admission.has(Reasons::REPLICA) && began.elapsed() < ROLE_WAIT {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 fn delete(core: &'static ReplicatedCore, participant: Participant, slots: &RangeList) {
+    wait_for_role(core);
     let Some(membership) = core.slot_migration.membership.get() else { return };
     let topology = membership.topology();
     let me = topology.my_id();
@@ -41,7 +55,7 @@ fn delete(core: &'static ReplicatedCore, participant: Participant, slots: &Range
                 effects.begin(keyspace.log.has_readers(), EventClass::empty(), number);
                 let env = Env::background(clock::unix_ms(), &access, &counters, &mut effects);
                 let mut db = Db::new(&mut locked, number, env);
-                let keys = db.keys_in_slot(slot, KEYS_AT_ONCE);
+                let keys = db.any_keys_in_slot(slot, KEYS_AT_ONCE);
                 for key in &keys {
                     if db.remove(db.key(key), true) {
                         db.effects().changed(1);

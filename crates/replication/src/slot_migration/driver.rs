@@ -4,6 +4,7 @@ use super::export::{self, Order};
 use super::{SlotMigration, cleanup};
 use crate::ReplicatedCore;
 use kvick_cluster::migration::{Action, Direction, JobName, Jobs, Level, Message, RangeList};
+use kvick_core::admission::Reasons;
 use kvick_core::clients::ClientInfo;
 use kvick_core::inbox::Delivery;
 use kvick_core::message;
@@ -45,10 +46,15 @@ pub fn start(core: &'static ReplicatedCore) -> io::Result<()> {
 fn run(core: &'static ReplicatedCore) {
     let migration = &core.slot_migration;
     let mut ticked_at = Instant::now();
+    let mut was_loading = false;
     while !core.is_shutting_down() {
         if ticked_at.elapsed() >= TICK {
             ticked_at = Instant::now();
-            migration.with(core, Jobs::tick);
+            let is_loading = core.admission.has(Reasons::LOADING);
+            if std::mem::replace(&mut was_loading, is_loading) && !is_loading {
+                migration.with(core, Jobs::load_ended);
+            }
+            tick(core, migration);
         }
         let mut machine = migration.machine.lock();
         if machine.actions.is_empty() {
@@ -59,6 +65,18 @@ fn run(core: &'static ReplicatedCore) {
         drop(machine);
         perform(core, migration, action);
     }
+}
+
+fn tick(core: &ReplicatedCore, migration: &SlotMigration) {
+    let heard: Vec<(JobName, u64)> = {
+        let imports = migration.handles.imports.lock();
+        let heard_s = |info: &ClientInfo| u64::try_from(info.active_ms.load(Ordering::Relaxed) / 1000).unwrap_or(0);
+        imports.iter().map(|(job, info)| (*job, heard_s(info))).collect()
+    };
+    migration.with(core, |jobs, context| {
+        heard.into_iter().for_each(|(job, at_s)| jobs.heard(job, at_s));
+        jobs.tick(context);
+    });
 }
 
 fn perform(core: &'static ReplicatedCore, migration: &'static SlotMigration, action: Action) {
@@ -89,13 +107,7 @@ fn perform(core: &'static ReplicatedCore, migration: &'static SlotMigration, act
     }
 }
 
-fn connect(
-    core: &'static ReplicatedCore,
-    migration: &SlotMigration,
-    job: JobName,
-    address: String,
-    port: u16,
-) {
+fn connect(core: &'static ReplicatedCore, migration: &SlotMigration, job: JobName, address: String, port: u16) {
     match export::start(core, job, address, port) {
         Ok(handle) => migration.handles.exports.lock().push((job, handle)),
         Err(error) => {

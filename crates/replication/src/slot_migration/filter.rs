@@ -4,8 +4,8 @@
 //! where the database changes. Requests without keys, such as MULTI and EXEC, are left out: the target shows all of it
 //! at once.
 
-use kvick_cluster::migration::RangeList;
 use kvick_cluster::Slots;
+use kvick_cluster::migration::RangeList;
 use kvick_commands::table::{Catalogue, Resolved};
 use kvick_resp::format::parse_u64;
 use kvick_resp::{Args, Limits, Parsed, Parser, Span};
@@ -153,8 +153,18 @@ mod tests {
     #[test]
     fn writes_to_the_slots_pass_in_their_databases() {
         let log = requests(&[
-            "SELECT 0", "SET a 1", "SET b 1", "MULTI", "SELECT 3", "INCR {a}x", "DEL b", "EXEC", "SELECT 0", "PING",
-            "SET b 2", "DEL a {a}x",
+            "SELECT 0",
+            "SET a 1",
+            "SET b 1",
+            "MULTI",
+            "SELECT 3",
+            "INCR {a}x",
+            "DEL b",
+            "EXEC",
+            "SELECT 0",
+            "PING",
+            "SET b 2",
+            "DEL a {a}x",
         ]);
         let expected = requests(&["SELECT 0", "SET a 1", "SELECT 3", "INCR {a}x", "SELECT 0", "DEL a {a}x"]);
         for piece in [1, 2, 3, 7, 10, 31, log.len()] {

@@ -21,14 +21,17 @@ mod throttle;
 
 use crate::ReplicatedCore;
 use driver::Handles;
-use kvick_cluster::migration::{Action, Context, JobName, Jobs, RangeList, Settings, Topology};
+use kvick_cluster::Slots;
+use kvick_cluster::migration::{
+    Action, CommandError, Context, Direction, Job, JobName, Jobs, Origin, RangeList, Settings, State, Topology,
+};
 use kvick_config::tables::{cluster, replication};
 use kvick_core::admission::Reasons;
 use kvick_core::clients::ClientInfo;
 use kvick_durability::slot_imports::{SlotImport, SlotImports};
 use kvick_runtime::clock;
 use kvick_store::global_lock::Participant;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -50,6 +53,10 @@ pub trait Membership: Send + Sync {
 pub struct SlotMigration {
     membership: OnceLock<Box<dyn Membership>>,
     machine: Mutex<Machine>,
+    /// Whether a job has not ended.
+    is_active: AtomicBool,
+    /// The slots of jobs that have not ended.
+    slot_sets: RwLock<Arc<SlotSets>>,
     /// Signals that there are actions.
     has_actions: Condvar,
     handles: Handles,
@@ -59,6 +66,23 @@ pub struct SlotMigration {
     pub prevent_pause: AtomicBool,
     /// DEBUG SLOTMIGRATION PREVENT-FAILOVER.
     pub prevent_failover: AtomicBool,
+}
+
+/// The slots of jobs that have not ended.
+#[derive(Clone, Debug)]
+pub struct SlotSets {
+    /// Slots that this node, or its primary, imports.
+    pub importing: Slots,
+    /// Slots that this node exports.
+    pub exporting: Slots,
+    /// Exported slots whose target was allowed to take them over.
+    pub granted: Slots,
+}
+
+impl Default for SlotSets {
+    fn default() -> Self {
+        SlotSets { importing: Slots::EMPTY, exporting: Slots::EMPTY, granted: Slots::EMPTY }
+    }
 }
 
 #[derive(Default)]
@@ -94,10 +118,44 @@ impl SlotMigration {
         let result = call(&mut machine.jobs, &context);
         let actions = machine.jobs.take_actions();
         if !actions.is_empty() {
+            self.note_slots(&machine.jobs);
             machine.actions.extend(actions);
             self.has_actions.notify_one();
         }
         Some(result)
+    }
+
+    /// Keeps the slots of the jobs where the bus finds them without a lock of the jobs.
+    fn note_slots(&self, jobs: &Jobs) {
+        let mut sets = SlotSets::default();
+        for job in jobs.iter().filter(|job| !job.state().is_finished()) {
+            let set = match job.direction() {
+                Direction::Import => &mut sets.importing,
+                Direction::Export => &mut sets.exporting,
+            };
+            job.ranges().slots().for_each(|slot| _ = set.insert(slot));
+            if job.state() == State::ExportFailoverGranted {
+                job.ranges().slots().for_each(|slot| _ = sets.granted.insert(slot));
+            }
+        }
+        self.is_active.store(!sets.importing.is_empty() || !sets.exporting.is_empty(), Ordering::SeqCst);
+        *self.slot_sets.write() = Arc::new(sets);
+    }
+
+    /// Whether a job has not ended.
+    #[inline]
+    pub fn is_active(&self) -> bool {
+        self.is_active.load(Ordering::Relaxed)
+    }
+
+    /// The slots of jobs that have not ended.
+    pub fn slot_sets(&self) -> Arc<SlotSets> {
+        self.slot_sets.read().clone()
+    }
+
+    /// Data of this node were flushed.
+    pub fn flushed(&self, core: &ReplicatedCore) {
+        self.with(core, Jobs::flushed);
     }
 
     /// Looks at the jobs.
@@ -112,7 +170,8 @@ impl SlotMigration {
             repl_timeout_s: values.read(replication::REPL_TIMEOUT).into(),
             manual_failover_timeout_ms: values.read(cluster::CLUSTER_MANUAL_FAILOVER_TIMEOUT).into(),
             max_failover_repl_bytes: u64::try_from(limit).ok(),
-            log_max_len: usize::try_from(values.read(cluster::CLUSTER_SLOT_MIGRATION_LOG_MAX_LEN)).unwrap_or(usize::MAX),
+            log_max_len: usize::try_from(values.read(cluster::CLUSTER_SLOT_MIGRATION_LOG_MAX_LEN))
+                .unwrap_or(usize::MAX),
             authenticates: values.read(replication::PRIMARYAUTH).is_some(),
             prevent_pause: self.prevent_pause.load(Ordering::Relaxed),
             prevent_failover: self.prevent_failover.load(Ordering::Relaxed),
@@ -124,9 +183,22 @@ impl SlotMigration {
         self.with(core, Jobs::topology_changed);
     }
 
-    /// A client's connection now belongs to this import.
-    pub fn import_established(&self, job: JobName, client: &Arc<ClientInfo>) {
-        self.handles.imports.lock().push((job, client.clone()));
+    /// CLUSTER SYNCSLOTS ESTABLISH. Without a client, the job is only tracked; otherwise the client's connection then
+    /// belongs to it.
+    pub fn establish(
+        &self,
+        core: &ReplicatedCore,
+        arguments: &[&[u8]],
+        client: Option<&Arc<ClientInfo>>,
+    ) -> Option<Result<(), CommandError>> {
+        let origin = if client.is_some() { Origin::Source } else { Origin::Stream };
+        self.with(core, |jobs, context| {
+            let job = jobs.establish(arguments, origin, context)?;
+            if let Some(client) = client {
+                self.handles.imports.lock().push((job, client.clone()));
+            }
+            Ok(())
+        })
     }
 
     /// The import of a client.
@@ -170,7 +242,7 @@ pub(crate) struct RecordedImports(pub &'static ReplicatedCore);
 impl SlotImports for RecordedImports {
     fn unfinished(&self) -> Vec<SlotImport> {
         self.0.slot_migration.view(|jobs| {
-            let import = |job: &kvick_cluster::migration::Job| SlotImport {
+            let import = |job: &Job| SlotImport {
                 name: *job.name().as_bytes(),
                 ranges: job.ranges().ranges().iter().map(|range| (range.first, range.last)).collect(),
             };

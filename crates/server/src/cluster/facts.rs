@@ -3,6 +3,7 @@
 use super::ClusterNode;
 use kvick_cluster::state::{Action, Facts, Now, SlotJobs};
 use kvick_cluster_bus::Host;
+use kvick_replication::upstream::LinkStage;
 use kvick_runtime::clock;
 use std::sync::atomic::Ordering;
 
@@ -13,13 +14,20 @@ impl Host for ClusterNode {
         let heard_ms = if upstream.is_connected() { &upstream.last_io_ms } else { &upstream.down_since_ms };
         let data_age_ms = (clock::unix_ms() - heard_ms.load(Ordering::Relaxed)).max(0) as u64;
         let keys_in_slot = |slot| (0..keyspace.databases()).map(|db| keyspace.slot_len(db, slot) as u64).sum();
+        // A replica that receives a dump has no data that others could use.
+        let has_data = !upstream.is_replica() || upstream.stage() != LinkStage::Receiving;
+        let jobs = server.slot_migration.slot_sets();
         use_facts(&Facts {
             now,
-            replication_offset: keyspace.log.offset(),
+            replication_offset: if has_data { keyspace.log.offset() } else { 0 },
             data_age_ms,
             has_keys: self.had_keys.load(Ordering::Relaxed),
             keys_in_slot: &keys_in_slot,
-            jobs: SlotJobs::none(),
+            jobs: SlotJobs {
+                importing: jobs.importing.view(),
+                exporting: jobs.exporting.view(),
+                granted: jobs.granted.view(),
+            },
         });
     }
 

@@ -19,6 +19,8 @@ mod facts;
 pub mod replies;
 mod set_slot;
 mod settings;
+mod shutdown;
+mod slot_migration;
 mod start;
 mod turns;
 
@@ -26,7 +28,8 @@ pub use replies::{Published, Viewer};
 pub use start::{StartError, start};
 
 use crate::server::Server;
-use kvick_cluster::state::{Action, Cluster, Facts};
+use kvick_cluster::migration::Jobs;
+use kvick_cluster::state::{Action, Cluster, DebugSettings, Facts, Settings};
 use kvick_cluster_bus::Bus;
 use kvick_core::inbox::Served;
 use kvick_engine::session::Session;
@@ -52,6 +55,7 @@ pub struct ClusterNode {
     /// Whether a database had keys when that was last checked; the bus need not know it exactly.
     had_keys: std::sync::atomic::AtomicBool,
     turns: Turns,
+    debug: Mutex<DebugSettings>,
 }
 
 #[derive(Default)]
@@ -65,6 +69,7 @@ impl ClusterNode {
     /// Runs `change` on the state machine, and makes the changes of this server that follow from it. The caller holds
     /// the global lock.
     pub fn change<T>(&'static self, global: &mut Locked, change: impl FnOnce(&mut Cluster, &Facts<'_>) -> T) -> T {
+        self.note_keys();
         let result = self.bus.with(change);
         self.make_changes(global);
         result
@@ -114,12 +119,27 @@ impl ClusterNode {
         self.bus
     }
 
-    /// Applies changed settings.
-    pub fn configure(&'static self) {
-        let settings = settings::of(&self.server.config.values());
+    /// Applies changed settings. The caller holds the global lock.
+    pub fn reconfigure(&'static self, global: &mut Locked) {
+        let values = self.server.config.values();
+        let settings = Settings { debug: *self.debug.lock(), ..settings::of(&values) };
+        self.bus.tolerate_failed_saves(settings::tolerates_failed_saves(&values));
         self.bus.with(|cluster, _| cluster.set_settings(settings));
         self.queue.lock().changes.push_back(Action::TopologyChanged);
-        self.queued.notify_one();
+        self.make_changes(global);
+    }
+
+    /// Changes what DEBUG has set. The caller holds the global lock.
+    pub fn debug(&'static self, global: &mut Locked, change: impl FnOnce(&mut DebugSettings)) {
+        change(&mut self.debug.lock());
+        self.reconfigure(global);
+    }
+
+    /// The data is loaded, or there was none.
+    pub fn data_loaded(&'static self) {
+        self.note_keys();
+        self.server.slot_migration.with(self.server, Jobs::load_ended);
+        self.bus.with(|cluster, facts| cluster.data_loaded(facts));
     }
 
     /// The thread `cluster`: makes changes of this server.

@@ -7,6 +7,7 @@ use kvick_config::tables::network::PORT;
 use kvick_config::tables::replication::REPL_PING_REPLICA_PERIOD;
 use kvick_config::tables::tls::{TLS_CLUSTER, TLS_PORT, TLS_REPLICATION};
 use kvick_config::value::Text;
+use kvick_config::words::ClusterConfigSave;
 use kvick_config::{Key, Values};
 use kvick_runtime::logging::LogLevel;
 
@@ -52,4 +53,9 @@ pub fn of(values: &Values) -> Settings {
         },
         ..Settings::default()
     }
+}
+
+/// Whether the node goes on if `nodes.conf` cannot be written.
+pub fn tolerates_failed_saves(values: &Values) -> bool {
+    values.read(CLUSTER_CONFIG_SAVE_BEHAVIOR) == ClusterConfigSave::BestEffort
 }

@@ -1,5 +1,6 @@
 //! Starts the cluster node: reads `nodes.conf`, opens the bus port, starts the threads.
 
+use super::slot_migration::Member;
 use super::turns::Turns;
 use super::{ClusterNode, Published, Queue, settings};
 use crate::server::Server;
@@ -8,14 +9,13 @@ use kvick_cluster::state::{Cluster, Facts, Now};
 use kvick_cluster_bus::nodes_file::NodesFile;
 use kvick_cluster_bus::{Bus, Start};
 use kvick_config::Values;
-use kvick_config::tables::cluster::{
-    CLUSTER_CONFIG_FILE, CLUSTER_CONFIG_SAVE_BEHAVIOR, CLUSTER_PORT, CLUSTER_PREFERRED_ENDPOINT_TYPE,
-};
+use kvick_config::tables::cluster::{CLUSTER_CONFIG_FILE, CLUSTER_PORT, CLUSTER_PREFERRED_ENDPOINT_TYPE};
 use kvick_config::tables::network::{BIND, BIND_SOURCE_ADDR, PORT};
 use kvick_config::tables::process::DIR;
 use kvick_config::tables::tls::{TLS_CLUSTER, TLS_PORT};
-use kvick_config::words::ClusterConfigSave;
+use kvick_core::routing;
 use kvick_net::listen;
+use kvick_replication::slot_migration;
 use kvick_runtime::{clock, logging};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::fmt;
@@ -57,7 +57,7 @@ pub fn start(server: &'static Server) -> Result<&'static ClusterNode, StartError
     let topology = cluster.topology(&Facts::without_data(now));
     let source = values.read(BIND_SOURCE_ADDR).and_then(|source| source.to_string().parse().ok());
     let tls = values.read(TLS_CLUSTER).then_some(&server.tls);
-    let tolerates_failed_saves = values.read(CLUSTER_CONFIG_SAVE_BEHAVIOR) == ClusterConfigSave::BestEffort;
+    let tolerates_failed_saves = settings::tolerates_failed_saves(&values);
     let start = Start { cluster, file, listeners, source, tls, tolerates_failed_saves };
     let (bus, thread) = Bus::leak(start).map_err(failed)?;
     let preferred = values.read(CLUSTER_PREFERRED_ENDPOINT_TYPE);
@@ -69,8 +69,14 @@ pub fn start(server: &'static Server) -> Result<&'static ClusterNode, StartError
         queued: Condvar::new(),
         had_keys: AtomicBool::new(false),
         turns: Turns::new(server.workers()),
+        debug: Mutex::default(),
     }));
     bus.run(node, thread).map_err(failed)?;
+    server.slot_migration.set_membership(Box::new(Member { server, node }));
+    slot_migration::start(server).map_err(failed)?;
+    if let Some(routing) = &server.routing {
+        routing.set_bus(Box::new(Publisher(bus)));
+    }
     std::thread::Builder::new()
         .name("cluster".into())
         .spawn(move || {
@@ -79,8 +85,17 @@ pub fn start(server: &'static Server) -> Result<&'static ClusterNode, StartError
         })
         .map_err(failed)?;
     // Settles what reading the file has begun, and publishes the first topology.
-    node.configure();
+    node.reconfigure(&mut server.keyspace.lock_global());
     Ok(node)
+}
+
+/// Publishes messages to other nodes.
+struct Publisher(&'static Bus);
+
+impl routing::Bus for Publisher {
+    fn publish(&self, to_shard: bool, channel: &[u8], message: &[u8]) {
+        self.0.with(|cluster, facts| cluster.publish(channel, message, to_shard, facts));
+    }
 }
 
 fn check_ports(values: &Values) -> Result<(), StartError> {

@@ -122,7 +122,8 @@ fn reply_about_server(cx: &mut Session<'_>) {
     reply.int(if reply.version() == Version::Resp3 { 3 } else { 2 });
     reply.bulk(b"id");
     reply.uint(cx.client.info.id);
-    for (field, value) in [("mode", "standalone"), ("role", "master")] {
+    let mode = if cx.server.routing.is_some() { "cluster" } else { "standalone" };
+    for (field, value) in [("mode", mode), ("role", "master")] {
         reply.bulk(field.as_bytes());
         reply.bulk(value.as_bytes());
     }

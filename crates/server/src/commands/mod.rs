@@ -22,6 +22,8 @@ pub mod pubsub;
 pub mod replication;
 pub mod scripting;
 pub mod shutdown;
+pub mod slot_scan;
+pub mod slot_stats;
 pub mod time;
 
 use kvick_commands::spec::Command;
@@ -47,6 +49,7 @@ pub fn families() -> Vec<&'static [Command<SessionHandler>]> {
         client::COMMANDS,
         cluster::COMMANDS,
         command::COMMANDS,
+        slot_scan::COMMANDS,
         info::COMMANDS,
         config::COMMANDS,
         memory::COMMANDS,

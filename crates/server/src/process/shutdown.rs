@@ -223,15 +223,38 @@ fn log_lagging_replicas(server: &Server) {
 /// Shuts down, unless this would lose data that should be saved.
 fn end(server: &'static Server, global: &mut Locked, flags: ShutdownFlags) -> Result<(), Refused> {
     log_lagging_replicas(server);
+    refuse_unsafe_end(server, flags)?;
     server.shutdown.is_saving.store(true, Ordering::Relaxed);
     let saved = save_last(server, global, flags);
     server.shutdown.is_saving.store(false, Ordering::Relaxed);
     saved?;
     server.admission.set(Reasons::SHUTTING_DOWN, true);
+    if let Some(cluster) = server.cluster() {
+        if flags.contains(ShutdownFlags::FAILOVER) {
+            cluster.hand_over();
+        }
+        cluster.save_last();
+    }
     // Before connections are closed: a client that sees the end must not find incomplete files.
     server.persistence.abandon();
     server.end();
     Ok(())
+}
+
+/// Refuses to end a primary that the cluster needs, if SAFE requires that.
+fn refuse_unsafe_end(server: &Server, flags: ShutdownFlags) -> Result<(), Refused> {
+    let is_voter = || server.cluster().is_some_and(|cluster| cluster.is_voter());
+    if !flags.contains(ShutdownFlags::SAFE) || !is_voter() {
+        return Ok(());
+    }
+    const REASON: &str = "This is a voting primary. Shutting down may cause the cluster to go down.";
+    if flags.contains(ShutdownFlags::FORCE) {
+        logging::warning(format_args!("{REASON} Exit anyway."));
+        return Ok(());
+    }
+    logging::warning(format_args!("{REASON} Can't exit."));
+    logging::warning(format_args!("Errors trying to shut down the server. Check the logs for more information."));
+    Err(Refused)
 }
 
 /// Saves the data set, if requested.

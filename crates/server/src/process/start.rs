@@ -211,6 +211,9 @@ fn work(server: &'static Server, listeners: Listeners) -> Result<(), Failure> {
     let loaded = load_data(server, to_load, keeps_files);
     match &loaded {
         Ok(()) if !server.is_shutting_down() => {
+            if let Some(cluster) = server.cluster() {
+                cluster.data_loaded();
+            }
             follow_primary(server);
             tell_ready(&values);
         }

@@ -1,9 +1,12 @@
 //! Iteration over a database: SCAN, and random keys.
 
 use super::{Db, Env, WhenExpired, discard, notify_reclaimed};
+use crate::effects::EventClass;
 use crate::entry::Entry;
 use crate::keyspace::{Address, Keyspace};
 use crate::partition::Partition;
+use crate::slot::SLOTS;
+use std::ops::{Range, RangeInclusive};
 
 impl Db<'_> {
     /// A key chosen uniformly at random, or nearly so if many have expired. Expired keys found on the way are
@@ -51,18 +54,47 @@ impl Db<'_> {
         &mut self,
         cursor: u64,
         count: usize,
+        filter: impl FnMut(&Entry<'_>) -> bool,
+        visit: impl FnMut(Entry<'_>),
+    ) -> u64 {
+        self.scan_partitions(cursor, 0..self.keyspace().partitions(), count, filter, visit)
+    }
+
+    /// Like [`scan`](Self::scan), over the keys of some slots. A cursor before the first of them begins there, one after
+    /// the last is at the end. The slot of a cursor is [`slot_of`](crate::hash::slot_of) it. For cluster mode.
+    pub fn scan_slots(
+        &mut self,
+        cursor: u64,
+        slots: RangeInclusive<u16>,
+        count: usize,
+        filter: impl FnMut(&Entry<'_>) -> bool,
+        visit: impl FnMut(Entry<'_>),
+    ) -> u64 {
+        debug_assert!(self.keyspace().is_by_slot() && *slots.end() < SLOTS, "slots are partitions in cluster mode");
+        let partitions = usize::from(*slots.start())..usize::from(*slots.end()) + 1;
+        self.scan_partitions(cursor, partitions, count, filter, visit)
+    }
+
+    fn scan_partitions(
+        &mut self,
+        cursor: u64,
+        within: Range<usize>,
+        count: usize,
         mut filter: impl FnMut(&Entry<'_>) -> bool,
         mut visit: impl FnMut(Entry<'_>),
     ) -> u64 {
         let keyspace = self.keyspace();
         let partitions = keyspace.partitions();
         let (mut partition, mut position) = decode_cursor(cursor, partitions);
+        if partition < within.start {
+            (partition, position) = (within.start, 0);
+        }
         let mut visited = 0;
         let mut due = Vec::new();
         // Empty buckets count too: on a sparse table, the call ends
         // after a bounded amount of work, not only after `count` keys.
         let mut buckets = count.saturating_mul(10);
-        while partition < partitions {
+        while partition < within.end {
             if keyspace.partition_len(self.database, partition) == 0 {
                 (partition, position) = (partition + 1, 0);
                 continue;
@@ -90,6 +122,63 @@ impl Db<'_> {
             (partition, position) = next.map_or((partition + 1, 0), |position| (partition, position));
         }
         0
+    }
+}
+
+impl Db<'_> {
+    /// Up to `count` keys of a slot that have not expired. The command must hold no locks, or the global lock. For
+    /// cluster mode.
+    pub fn keys_in_slot(&mut self, slot: u16, count: usize) -> Vec<Vec<u8>> {
+        let mut found = Vec::new();
+        let address = self.keyspace().slot_address(self.number, slot);
+        let env = &self.env;
+        self.locked.visit(address, |partition| {
+            let mut position = Some(0);
+            while let Some(from) = position.filter(|_| found.len() < count) {
+                position = partition.scan(from, |entry| {
+                    if found.len() < count && !env.hides(&entry) {
+                        found.push(entry.key().to_vec());
+                    }
+                });
+            }
+        });
+        found
+    }
+
+    /// About `count` keys of a slot as they are, also hidden or expired ones; fewer only if there are no more. The slot's
+    /// partition must be locked. For cluster mode.
+    pub fn any_keys_in_slot(&self, slot: u16, count: usize) -> Vec<Vec<u8>> {
+        let partition = self.locked.partition(self.keyspace().slot_address(self.number, slot));
+        let mut found = Vec::new();
+        let mut position = Some(0);
+        while let Some(from) = position.filter(|_| found.len() < count) {
+            position = partition.scan(from, |entry| found.push(entry.key().to_vec()));
+        }
+        found
+    }
+
+    /// Deletes the keys of a slot in this database and returns their number. With `lazy`, large values are freed in the
+    /// background. With `notify`, each deletion is an event. Nothing is propagated: the caller logs the command, or the
+    /// deletions, itself. The command must hold no locks, or the global lock. For cluster mode.
+    pub fn flush_slot(&mut self, slot: u16, lazy: bool, notify: bool) -> usize {
+        let (keyspace, number) = (self.keyspace(), self.number);
+        let address = keyspace.slot_address(number, slot);
+        let effects = &mut *self.env.effects;
+        self.locked.visit(address, |partition| {
+            let mut names = Vec::with_capacity(partition.len());
+            partition.for_each(|entry| names.push(entry.key().to_vec()));
+            for name in &names {
+                let key = keyspace.key(name);
+                let Some(place) = partition.find(key) else { continue };
+                discard(keyspace, partition, place, lazy);
+                notify_reclaimed(partition, effects, number, key);
+                if notify {
+                    effects.notify(EventClass::GENERIC, "del", name);
+                }
+            }
+            partition.release_empty_table();
+            names.len()
+        })
     }
 }
 

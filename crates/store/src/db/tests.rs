@@ -138,3 +138,30 @@ fn with_database_restores_the_selected_database() {
         assert_eq!(databases, [1]);
     });
 }
+
+#[test]
+fn keys_of_a_slot_are_counted_listed_and_flushed() {
+    use crate::slot::{SLOTS, slot};
+    let keyspace = Keyspace::leak(2, SLOTS.into(), KeyHasher::with_secret(1, 2).by_slot());
+    let (access, counters, mut effects) = (Access::default(), Counters::default(), Effects::default());
+    let mut locked = keyspace.lock_global();
+    let env = Env::command(1_700_000_000_000, &access, &counters, &mut effects);
+    let mut db = Db::new(&mut locked, 0, env);
+    for n in 0..1000 {
+        db.set_bytes(db.key(format!("{{a}}{n}").as_bytes()), b"v", Expiry::None);
+        db.set_bytes(db.key(format!("other{n}").as_bytes()), b"v", Expiry::None);
+    }
+    db.set_bytes(db.key(b"{a}expired"), b"v", Expiry::At(1));
+    let a = slot(b"a");
+    let others = keyspace.len(0) - 1001;
+    assert_eq!((keyspace.slot_len(0, a), keyspace.slot_len_total(a), keyspace.slot_len(1, a)), (1001, 1001, 0));
+    let listed: std::collections::BTreeSet<_> = db.keys_in_slot(a, usize::MAX).into_iter().collect();
+    assert!(listed.len() == 1000 && listed.iter().all(|key| slot(key) == a));
+    assert_eq!(
+        (db.keys_in_slot(a, 7).len(), db.keys_in_slot(a, 0).len(), db.keys_in_slot(a + 1, 9).len() < 9),
+        (7, 0, true)
+    );
+    assert_eq!(db.flush_slot(a, false, true), 1001);
+    assert_eq!((db.keys_in_slot(a, 1).len(), keyspace.slot_len(0, a), keyspace.len(0)), (0, 0, others));
+    assert_eq!(db.flush_slot(a, true, false), 0);
+}

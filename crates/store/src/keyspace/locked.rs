@@ -212,15 +212,28 @@ impl Locked {
         }
     }
 
-    /// Calls `visit` with these partitions of every database that was ever used, and the database's number. Needs the
-    /// global lock.
-    pub(crate) fn for_partitions(&mut self, partitions: &[usize], mut visit: impl FnMut(usize, &mut Partition)) {
-        assert!(self.is_global(), "partitions of all databases are the world's");
+    /// Calls `visit` with those of these partitions that have keys, in every database, and the database's number. Needs
+    /// the global lock.
+    pub(crate) fn for_filled_partitions(&mut self, partitions: &[usize], visit: impl FnMut(usize, &mut Partition)) {
+        self.for_filled(partitions.iter().copied(), visit);
+    }
+
+    /// Like [`for_each_partition`](Self::for_each_partition), except those without keys.
+    pub(crate) fn for_each_filled_partition(&mut self, visit: impl FnMut(usize, &mut Partition)) {
+        self.for_filled(0..self.keyspace.partitions, visit);
+    }
+
+    fn for_filled(
+        &mut self,
+        partitions: impl Iterator<Item = usize> + Clone,
+        mut visit: impl FnMut(usize, &mut Partition),
+    ) {
+        assert!(self.is_global(), "all partitions at once are the world");
         for number in 0..self.keyspace.databases() {
             let database = self.keyspace.database_at(number);
-            if self.keyspace.is_allocated(database) {
-                for partition in partitions {
-                    visit(number, self.partition_mut(self.keyspace.address_of(database, *partition)));
+            for partition in partitions.clone() {
+                if self.keyspace.partition_len_with_hidden(database, partition) > 0 {
+                    visit(number, self.partition_mut(self.keyspace.address_of(database, partition)));
                 }
             }
         }
@@ -259,6 +272,9 @@ impl Locked {
         }
         for partition in 0..self.keyspace.partitions {
             let address = self.keyspace.address_of(database, partition);
+            if self.partition(address).is_pristine() {
+                continue;
+            }
             let fresh = Partition::new(self.keyspace.hasher);
             let old = self.with_partition(address, |partition| {
                 let mut old = std::mem::replace(partition, fresh);

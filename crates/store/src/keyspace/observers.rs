@@ -94,7 +94,7 @@ impl Locked {
     }
 
     pub(super) fn evict_tracked_key(&mut self, address: Address, draw: u64) -> Option<(Box<[u8]>, Readers)> {
-        let hasher = self.keyspace.hasher;
+        let hasher = *self.keyspace.hasher;
         let partition = self.partition_mut(address);
         partition.observers()?;
         let (key, readers) = partition.change_observers(|observers| observers.tracked.take_any(draw, hasher))?;

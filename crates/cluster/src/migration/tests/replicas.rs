@@ -71,7 +71,7 @@ fn replica_waits_without_a_timeout() {
 fn promoted_replica_deletes_the_keys_and_tells_its_replicas() {
     let mut node = replica();
     node.view.is_primary = true;
-    node.call(0, |jobs, context| jobs.promoted(context));
+    node.call(0, |jobs, context| jobs.topology_changed(context));
     assert!(settle(&mut node));
     assert_eq!((node.state(), node.hidden.len()), (Some(State::ImportCleaningUp), 10));
     assert!(node.jobs.imports_any(), "a dump in between still has the import");
@@ -84,10 +84,9 @@ fn promoted_replica_deletes_the_keys_and_tells_its_replicas() {
 #[test]
 fn full_synchronisation_replaces_the_imports() {
     let mut node = replica();
-    node.call(0, |jobs, context| jobs.full_sync_began(context));
-    assert!(!settle(&mut node));
-    assert_eq!((node.state(), node.message()), (Some(State::Failed), "Full resynchronization occurred".to_owned()));
     node.call(0, |jobs, context| jobs.load_began(context));
+    assert!(!settle(&mut node));
+    assert!(node.log.iter().any(|line| line.ends_with("State: failed, Message: A new RDB is being loaded")));
     assert_eq!(node.jobs.iter().count(), 0);
     node.call(0, |jobs, context| jobs.load_import(name(8), ranges(&[(5, 6)]), context));
     node.call(0, |jobs, context| jobs.load_ended(context));

@@ -81,7 +81,8 @@ impl Connection {
     /// The target's address, this node's, and the file descriptor.
     pub(super) fn endpoints(&self) -> (String, String, i32) {
         let socket = self.channel.socket();
-        let text = |address: io::Result<std::net::SocketAddr>| address.map_or_else(|_| String::new(), |it| it.to_string());
+        let text =
+            |address: io::Result<std::net::SocketAddr>| address.map_or_else(|_| String::new(), |it| it.to_string());
         (text(socket.peer_addr()), text(socket.local_addr()), socket.as_raw_fd())
     }
 

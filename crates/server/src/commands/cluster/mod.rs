@@ -1,10 +1,12 @@
-//! CLUSTER, CLUSTERSCAN and ASKING.
+//! CLUSTER and ASKING.
 //!
 //! - `membership`: nodes, roles and epochs.
+//! - `slot_migration`: atomic migration of slots.
 //! - `slots`: owners of slots, and the keys in slots.
 //! - `topology`: what the cluster looks like.
 
 mod membership;
+mod slot_migration;
 mod slots;
 mod topology;
 
@@ -13,13 +15,13 @@ use crate::server::HasServer;
 use kvick_cluster::state::{Cluster, CommandError, Facts};
 
 use kvick_commands::context::Error;
-use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, LockRule, Spec};
+use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};
 use kvick_engine::session::{Session, SessionHandler};
 use kvick_resp::Args;
 use kvick_store::slot::slot;
 
 /// The family.
-pub static COMMANDS: &[Command<SessionHandler>] = &[CLUSTER, CLUSTERSCAN, ASKING];
+pub static COMMANDS: &[Command<SessionHandler>] = &[CLUSTER, ASKING];
 
 const READ_ONLY: &[Flags] = &[Flags::LOADING, Flags::STALE];
 const STALE: &[Flags] = &[Flags::STALE];
@@ -105,7 +107,7 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
                 "O(N), N being the migrations",
                 "Cancels slot migrations from this node.",
             ),
-            disabled,
+            slot_migration::cancel,
         ),
         Command::new(
             about("count-failure-reports", 3, ADMIN)
@@ -195,7 +197,7 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
                 "O(N), N being the migrations",
                 "Returns the state of slot migrations.",
             ),
-            disabled,
+            slot_migration::list,
         ),
         Command::new(
             about("help", 2, READ_ONLY).doc(Group::Cluster, "5.0.0", "O(1)", "Returns help about the subcommands."),
@@ -249,7 +251,7 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
                     ],
                 )
                 .multiple()]),
-            disabled,
+            slot_migration::migrate,
         ),
         Command::new(
             about("myid", 2, READ_ONLY).doc(Group::Cluster, "3.0.0", "O(1)", "Returns the ID of this node."),
@@ -371,27 +373,9 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
                     "Internal command of slot migrations between nodes.",
                 )
                 .internal(),
-            disabled,
+            slot_migration::synchronise,
         ),
     ],
-);
-
-/// CLUSTERSCAN cursor [option ...]
-pub const CLUSTERSCAN: Command<SessionHandler> = Command::new(
-    Spec::new("clusterscan", -2)
-        .flags(&[Flags::READONLY, Flags::TOUCHES_ARBITRARY_KEYS])
-        .acl(&[Categories::KEYSPACE])
-        .keys(&[KeySpec::at(1, &[KeyFlags::NOT_KEY])])
-        .doc(Group::Cluster, "9.1.0", "O(N), N being the keys returned", "Iterates over the keys of the cluster.")
-        .tips(&["nondeterministic_output", "request_policy:special", "response_policy:special"])
-        .args(&[
-            Arg::string("cursor"),
-            Arg::pattern("match-pattern").token("MATCH").optional(),
-            Arg::integer("count").token("COUNT").optional(),
-            Arg::string("type").token("TYPE").optional(),
-            Arg::integer("slot").token("SLOT").optional(),
-        ]),
-    disabled,
 );
 
 /// ASKING

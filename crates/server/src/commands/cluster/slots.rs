@@ -7,7 +7,6 @@ use kvick_commands::context::Error;
 use kvick_engine::session::Session;
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
-use kvick_store::EventClass;
 use std::ops::RangeInclusive;
 
 /// CLUSTER ADDSLOTS
@@ -128,14 +127,8 @@ pub fn flush_slot(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         Some(_) => return Err(Error::text("ERR syntax error")),
     };
     for number in 0..cx.server.keyspace.databases() {
-        let keyspace = cx.server.keyspace;
-        let mut db = cx.db(number);
-        for name in db.keys_in_slot(slot, usize::MAX) {
-            if db.remove(keyspace.key(&name), lazy) {
-                db.effects().notify(EventClass::GENERIC, "del", &name);
-                db.effects().changed(1);
-            }
-        }
+        let deleted = cx.db(number).flush_slot(slot, lazy, true);
+        cx.effects.changed(deleted as u64);
     }
     cx.effects.propagate_always();
     cx.reply.ok();

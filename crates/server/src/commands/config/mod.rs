@@ -56,7 +56,7 @@ pub const CONFIG: Command<SessionHandler> = Command::container(
                 .history(&[("7.0.0", "Several settings can be changed at once.")])
                 .tips(TIPS)
                 // The append-only file is enabled between other commands.
-                .lock(LockRule::GlobalIf(sets_appendonly))
+                .lock(LockRule::GlobalIf(needs_global_lock))
                 .args(&[Arg::block("data", &[Arg::string("parameter"), Arg::string("value")]).multiple()]),
             set,
         ),
@@ -101,6 +101,27 @@ fn sets_appendonly(args: Args<'_>) -> bool {
     sets(args, b"appendonly")
 }
 
+/// The append-only file is enabled, and what a node announces changes, between other commands.
+fn needs_global_lock(args: Args<'_>) -> bool {
+    sets_appendonly(args) || sets_cluster(args)
+}
+
+/// Whether CONFIG SET changes what the state machine of the cluster knows.
+fn sets_cluster(args: Args<'_>) -> bool {
+    const OTHERS: [&[u8]; 7] = [
+        b"port",
+        b"tls-port",
+        b"tls-cluster",
+        b"tls-replication",
+        b"availability-zone",
+        b"loglevel",
+        b"repl-ping-replica-period",
+    ];
+    let is_cluster = |name: &[u8]| name.get(..8).is_some_and(|start| start.eq_ignore_ascii_case(b"cluster-"));
+    let names = args.slice_from(2);
+    names.iter().step_by(2).any(|name| is_cluster(name) || OTHERS.iter().any(|other| name.eq_ignore_ascii_case(other)))
+}
+
 /// Whether CONFIG SET changes this setting.
 fn sets(args: Args<'_>, name: &[u8]) -> bool {
     args.slice_from(2).iter().step_by(2).any(|given| given.eq_ignore_ascii_case(name))
@@ -128,6 +149,9 @@ fn set(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
             }
             if sets_appendonly(args) {
                 aof::switch::apply_setting(server, cx.locked, cx.in_transaction);
+            }
+            if let Some(cluster) = cx.server().cluster().filter(|_| sets_cluster(args)) {
+                cluster.reconfigure(cx.locked);
             }
             cx.reply.ok();
             Ok(())

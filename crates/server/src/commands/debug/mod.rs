@@ -2,6 +2,7 @@
 
 mod allocator;
 mod appendonly;
+mod cluster;
 mod crash;
 mod digest;
 mod keys;
@@ -76,8 +77,13 @@ const SUBCOMMANDS: &[Subcommand] = &[
     sub("client-enforce-reply-list", 3, 3, set_reply_list),
     sub("config-rewrite-force-all", 2, 2, rewrite_all),
     sub("delay-rdb-client-free-seconds", 3, 3, replication::keep_log),
+    global("clusterlink", 5, 5, cluster::kill_links),
+    global("close-cluster-link-on-packet-drop", 3, 3, cluster::close_link_on_drop),
     global("digest", 2, 2, digest::all),
     global("digest-value", 2, usize::MAX, digest::values),
+    global("disable-cluster-random-ping", 3, 3, cluster::disable_random_ping),
+    global("disable-cluster-reconnection", 3, 3, cluster::disable_reconnection),
+    global("drop-cluster-packet-filter", 3, 3, cluster::drop_packets),
     sub("error", 3, 3, error),
     sub("force-tls-write-error", 3, 3, clog_tls),
     sub("help", 2, 2, debug_help),
@@ -107,6 +113,7 @@ const SUBCOMMANDS: &[Subcommand] = &[
     sub("set-skip-checksum-validation", 3, 3, set_skip_checksums),
     // The whole server sleeps, not only one worker.
     global("sleep", 3, 3, sleep),
+    sub("slotmigration", 4, 4, replication::slot_migration),
 ];
 
 fn find(args: Args<'_>) -> Option<&'static Subcommand> {

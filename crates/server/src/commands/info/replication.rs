@@ -88,7 +88,7 @@ fn write_history(server: &Server, replication: &Replication, page: &mut Page) {
     page.field("repl_backlog_histlen", backlog.end - backlog.start);
 }
 
-pub fn write_cluster(_: &Context, page: &mut Page) {
+pub fn write_cluster(context: &Context, page: &mut Page) {
     page.section("Cluster");
-    page.field("cluster_enabled", 0);
+    page.field("cluster_enabled", u8::from(context.server.routing.is_some()));
 }

@@ -31,7 +31,8 @@ pub fn write(context: &Context, page: &mut Page) {
     ]);
     page.field("redis_build_id", build::BUILD_ID);
     let compatible = values.read(process::EXTENDED_REDIS_COMPATIBILITY);
-    page.field(if compatible { "redis_mode" } else { "server_mode" }, "standalone");
+    let mode = if server.routing.is_some() { "cluster" } else { "standalone" };
+    page.field(if compatible { "redis_mode" } else { "server_mode" }, mode);
     page.field("os", operating_system());
     page.field("arch_bits", usize::BITS);
     page.field("monotonic_clock", clock::description());

@@ -42,6 +42,12 @@ pub const SPUBLISH: Command<SessionHandler> = Command::new(
 
 fn publish(cx: &mut Session<'_>, address: Address, args: Args<'_>) -> Result<(), Error> {
     let receivers = cx.server.publish(cx.executor, address, &args[1], &args[2]);
+    if let Some(routing) = &cx.server.routing {
+        // Subscribers on other nodes receive it through the cluster bus.
+        routing.publish_on_bus(address == Address::Shard, &args[1], &args[2]);
+        cx.reply.uint(receivers as u64);
+        return Ok(());
+    }
     // Subscribers on replicas receive it as well.
     let name: &[u8] = if address == Address::Shard { b"SPUBLISH" } else { b"PUBLISH" };
     cx.effects.propagate_replica_only(&[name, &args[1], &args[2]]);

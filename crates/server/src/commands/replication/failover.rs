@@ -28,6 +28,9 @@ pub const FAILOVER: Command<SessionHandler> = Command::new(
 
 fn failover(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let (server, replication) = (cx.server, &cx.server.replication);
+    if server.routing.is_some() {
+        return Err(Error::text("ERR FAILOVER not allowed in cluster mode. Use CLUSTER FAILOVER command instead."));
+    }
     if args.len() == 2 && args[1].eq_ignore_ascii_case(b"abort") {
         if replication.failover.state() == State::None {
             return Err(Error::text("ERR No failover in progress."));

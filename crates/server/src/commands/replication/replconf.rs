@@ -1,5 +1,6 @@
 //! REPLCONF: options and acknowledgements of a replica.
 
+use crate::server::HasServer;
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Categories, Command, Flags, Group, Spec};
 use kvick_config::tables::replication::DUAL_CHANNEL_REPLICATION_ENABLED;
@@ -68,6 +69,14 @@ fn replconf(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
             b"version" => {
                 let version = version(value).ok_or(Error::text("ERR Unrecognized version format"))?;
                 replica.version.store(version, Ordering::Relaxed);
+            }
+            b"set-cluster-node-id" => {
+                let cluster =
+                    cx.server().cluster().ok_or(Error::text("ERR This instance has cluster support disabled"))?;
+                if cluster.read(|cluster, _| cluster.node_flags(value)).is_none() {
+                    return Err(Error::new(format!("ERR Unknown node {}", String::from_utf8_lossy(value))));
+                }
+                *replica.node_id.lock() = Some(value.into());
             }
             b"ack" | b"fack" => {
                 if cx.client.feed.is_none() {

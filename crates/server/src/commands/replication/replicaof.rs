@@ -43,6 +43,9 @@ pub const SLAVEOF: Command<SessionHandler> = Command::new(
 );
 
 fn replicaof(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    if cx.server.routing.is_some() {
+        return Err(Error::text("ERR REPLICAOF not allowed in cluster mode."));
+    }
     if cx.server.replication.failover.state() != State::None {
         return Err(Error::text("ERR REPLICAOF not allowed while failing over."));
     }
