@@ -16,8 +16,8 @@ pub fn migrate(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     node(cx)?;
     let (words, client) = (words(args, 2), who(cx));
     let new_name = || JobName::new(random_id().as_bytes()).unwrap_or_else(|| JobName::from_random([0; 20]));
-    let migrate = |jobs: &mut Jobs, context: &_| jobs.migrate(&words, &client, new_name, context);
-    refuse(cx.server.slot_migration.with(cx.server, migrate))?;
+    let migration = &cx.server.slot_migration;
+    refuse(migration.with(cx.server, |jobs, context| jobs.migrate(&words, &client, new_name, context)))?;
     cx.reply.ok();
     Ok(())
 }
@@ -52,8 +52,8 @@ fn describe(reply: &mut Reply<'_>, job: &Job) {
     text("operation", job.direction().as_str().as_bytes());
     text("slot_ranges", job.ranges().to_string().as_bytes());
     if !job.is_tracking_only() {
-        text("target_node", job.target().map_or(&[][..], |id| id.as_bytes()).to_vec().as_slice());
-        text("source_node", job.source().map_or(&[][..], |id| id.as_bytes()).to_vec().as_slice());
+        text("target_node", job.target().as_ref().map_or(&[], |id| &id.as_bytes()[..]));
+        text("source_node", job.source().as_ref().map_or(&[], |id| &id.as_bytes()[..]));
     }
     let times = [
         ("create_time", job.created_s()),
