@@ -146,7 +146,7 @@ mod tests {
 
     /// Filters the slots of the keys `a` (15495) and `{a}x`.
     fn filter() -> Filter {
-        let table = Box::leak(Box::new(CommandTable::<()>::of_data()));
+        let table: &'static CommandTable<()> = Box::leak(Box::new(CommandTable::new()));
         Filter::new(table.catalogue(), &RangeList::new([(15_495, 15_495)]).expect("valid"))
     }
 
