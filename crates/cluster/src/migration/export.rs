@@ -16,6 +16,8 @@ pub struct Progress {
     pub remaining_bytes: u64,
     /// Whether all of that can reach the target within a few milliseconds, so that a pause would be short.
     pub is_close: bool,
+    /// Whether the target has yet to execute more than it can within a few milliseconds, although it was sent.
+    pub target_lags: bool,
 }
 
 impl Jobs {
@@ -349,7 +351,7 @@ fn parse_target(name: &[u8], context: &Context<'_>) -> Result<NodeId, CommandErr
 fn may_pause(progress: Progress, context: &Context<'_>) -> bool {
     let settings = context.settings;
     let few = match settings.max_failover_repl_bytes {
-        Some(limit) => progress.remaining_bytes <= limit || progress.is_close,
+        Some(limit) => progress.is_close || (progress.remaining_bytes <= limit && !progress.target_lags),
         None => true,
     };
     few && !settings.prevent_pause

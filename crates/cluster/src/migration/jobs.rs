@@ -86,6 +86,7 @@ impl Jobs {
         }
         match message {
             Message::Ack => self.acknowledged(index, context),
+            Message::Capa if self.jobs[index].is_import() => self.send(index, Message::Capa),
             Message::Capa => {}
             Message::SnapshotEof => self.snapshot_received(index, context),
             Message::Paused => self.paused(index, context),

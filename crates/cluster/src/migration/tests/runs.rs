@@ -65,7 +65,7 @@ fn writes_pause_only_when_little_is_left() {
     world.source.settings.prevent_pause = false;
     let progress = |world: &mut World, remaining_bytes, is_close| {
         let now_ms = world.now_ms;
-        let progress = Progress { remaining_bytes, is_close };
+        let progress = Progress { remaining_bytes, is_close, target_lags: false };
         world.source.call(now_ms, |jobs, context| jobs.progressed(name(7), progress, context));
         world.settle();
         !world.source.paused.is_empty()
@@ -86,6 +86,24 @@ fn writes_pause_only_when_little_is_left() {
         world.source.settings.prevent_pause = false;
         world.source.settings.max_failover_repl_bytes = limit;
         assert!(progress(&mut world, bytes, is_close));
+    }
+}
+
+#[test]
+fn target_that_lags_delays_the_pause() {
+    let mut world = World::migrating();
+    world.source.settings.prevent_pause = true;
+    world.run();
+    world.source.settings.prevent_pause = false;
+    let now_ms = world.now_ms;
+    // The target returns what the source sends to measure it.
+    world.target.call(now_ms, |jobs, context| jobs.received(name(7), Message::Capa, context));
+    world.settle();
+    assert_eq!(world.events.pop_back(), Some(Event::ToSource(Message::Capa)));
+    for (target_lags, state) in [(true, State::ExportWaitingToPause), (false, State::ExportFailoverPaused)] {
+        let progress = Progress { remaining_bytes: 0, is_close: false, target_lags };
+        world.source.call(now_ms, |jobs, context| jobs.progressed(name(7), progress, context));
+        assert_eq!(world.source.state(), Some(state));
     }
 }
 

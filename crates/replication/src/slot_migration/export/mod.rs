@@ -4,6 +4,7 @@
 //! snapshot, then, from the write log, all later writes to them.
 
 mod connection;
+mod probe;
 mod stream;
 
 use super::SlotMigration;
@@ -166,7 +167,7 @@ impl Export {
             self.connection.write()?;
             self.check_killed()?;
             if let Some(stream) = &mut self.stream {
-                stream.report(&self.connection, &self.info)?;
+                stream.report(&mut self.connection, &self.info)?;
             }
             let wait = if feeds { FEEDING_WAIT } else { IDLE_WAIT };
             let has_more = self.stream.as_ref().is_some_and(Stream::has_more) && self.connection.has_room();
@@ -255,9 +256,12 @@ impl Export {
         }
     }
 
-    fn receive(&self, words: &[Vec<u8>]) {
+    fn receive(&mut self, words: &[Vec<u8>]) {
         let is = |index: usize, word: &[u8]| words.get(index).is_some_and(|it| it.eq_ignore_ascii_case(word));
         let message = words.get(2).and_then(|name| Message::from_name(name));
+        if let (Some(Message::Capa), Some(stream)) = (message, &mut self.stream) {
+            stream.probe_returned();
+        }
         self.migration.with(self.core, |jobs: &mut Jobs, context| match message {
             Some(message) if is(0, b"CLUSTER") && is(1, b"SYNCSLOTS") => jobs.received(self.job, message, context),
             _ if is(0, b"CLUSTER") && is(1, b"SYNCSLOTS") => jobs.received_unknown(self.job, context),
@@ -324,7 +328,7 @@ impl Export {
         self.connection.write()?;
         self.check_killed()?;
         if let Some(stream) = &mut self.stream {
-            stream.report(&self.connection, &self.info)?;
+            stream.report(&mut self.connection, &self.info)?;
         }
         if !wait.is_zero() {
             self.connection.wait(wait);

@@ -3,6 +3,7 @@
 use super::super::filter::{Filter, Unfit};
 use super::super::throttle::{Band, Throttle};
 use super::connection::{Connection, Lost};
+use super::probe::Probe;
 use crate::ReplicatedCore;
 use kvick_cluster::migration::{JobName, Message, Progress, RangeList, State};
 use kvick_config::tables::network::CLIENT_OUTPUT_BUFFER_LIMIT;
@@ -14,14 +15,14 @@ use kvick_store::log::Follower;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// What is left to send must have been little for this long before writes pause: the target is then close, too.
-const CLOSE_FOR: Duration = Duration::from_millis(5);
-
 /// Bytes that any network carries within a few milliseconds.
 const CLOSE_BYTES: u64 = 64 * 1024;
 
 /// The time within which what is left can be sent, for a pause to begin.
 const CLOSE_TIME: Duration = Duration::from_millis(2);
+
+/// How long the target may lag before writes pause nevertheless.
+const PATIENCE_MAX: Duration = Duration::from_secs(6);
 
 /// How often the log says that writers are slowed.
 const SLOWED_LOG_INTERVAL: Duration = Duration::from_secs(10);
@@ -48,7 +49,7 @@ pub(super) struct Stream {
     taken: u64,
     rated_at: Instant,
     rate: f64,
-    close_since: Option<Instant>,
+    probe: Probe,
     /// When the target began to wait for a pause.
     waits_since: Option<Instant>,
     over_soft_limit_since: Option<Instant>,
@@ -74,7 +75,7 @@ impl Stream {
             taken: 0,
             rated_at: now,
             rate: 0.0,
-            close_since: None,
+            probe: Probe::default(),
             waits_since: None,
             over_soft_limit_since: None,
             reported: None,
@@ -153,7 +154,7 @@ impl Stream {
     }
 
     /// Tells the job how much is left, fails if it is too much, and slows writers if necessary.
-    pub(super) fn report(&mut self, connection: &Connection, info: &ClientInfo) -> Result<(), Lost> {
+    pub(super) fn report(&mut self, connection: &mut Connection, info: &ClientInfo) -> Result<(), Lost> {
         let now = Instant::now();
         let remaining = self.lag() + connection.unsent() as u64;
         info.output.store(usize::try_from(remaining).unwrap_or(usize::MAX), Ordering::Relaxed);
@@ -166,10 +167,14 @@ impl Stream {
         }
         let waited = if waits { now.duration_since(*since) } else { Duration::ZERO };
         self.rate(now);
-        let is_close = self.is_close(remaining, now);
+        if waits && self.probe.is_due(now) {
+            connection.send(&Message::Capa.encode());
+        }
         if waits || self.reported != Some(remaining) {
             self.reported = Some(remaining);
-            let progress = Progress { remaining_bytes: remaining, is_close };
+            let target_lags = self.probe.target_lags(now) && waited < PATIENCE_MAX;
+            let is_close = self.is_little(remaining) && self.probe.is_close(now);
+            let progress = Progress { remaining_bytes: remaining, is_close, target_lags };
             self.core.slot_migration.with(self.core, |jobs, context| jobs.progressed(self.job, progress, context));
         }
         let prevented = self.core.slot_migration.prevent_pause.load(Ordering::Relaxed);
@@ -185,13 +190,14 @@ impl Stream {
         }
     }
 
-    fn is_close(&mut self, remaining: u64, now: Instant) -> bool {
-        let quick = (self.rate * CLOSE_TIME.as_secs_f64()) as u64;
-        if remaining > CLOSE_BYTES.max(quick) {
-            self.close_since = None;
-            return false;
-        }
-        now.duration_since(*self.close_since.get_or_insert(now)) >= CLOSE_FOR
+    /// Whether what is left can be sent within a few milliseconds.
+    fn is_little(&self, remaining: u64) -> bool {
+        remaining <= CLOSE_BYTES.max((self.rate * CLOSE_TIME.as_secs_f64()) as u64)
+    }
+
+    /// The target has executed what was sent before the last probe.
+    pub(super) fn probe_returned(&mut self) {
+        self.probe.returned(Instant::now());
     }
 
     fn output_limit(&self) -> u64 {
