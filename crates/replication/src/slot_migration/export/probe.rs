@@ -57,7 +57,7 @@ impl Probe {
     pub(super) fn is_close(&self, now: Instant) -> bool {
         match self.last {
             Some((at, took)) => took <= LAG_MAX && now.duration_since(at) <= VALID_FOR,
-            None => !self.answers(now) && self.first.is_some_and(|first| now.duration_since(first) >= UNMEASURED_WAIT),
+            None => !self.answers(now),
         }
     }
 }

@@ -14,14 +14,16 @@ mod values;
 use super::commandlog::wrong_number;
 use super::config::rewrite_file;
 use super::help;
+use crate::process::shutdown;
 use crate::server::HasServer;
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Command, Flags, Group, LockRule, Protection, Spec};
 use kvick_config::rewrite::Add;
+use kvick_config::words::ShutdownFlags;
 use kvick_core::admission::Reasons;
 use kvick_core::message::Message;
 use kvick_engine::rejection::Rejection;
-use kvick_engine::session::{Session, SessionHandler};
+use kvick_engine::session::{Fate, Session, SessionHandler};
 use kvick_net::tls;
 use kvick_resp::Args;
 use kvick_resp::format::{parse_double, parse_i64};
@@ -106,6 +108,7 @@ const SUBCOMMANDS: &[Subcommand] = &[
     replacing("reload", 2, usize::MAX, reload::reload),
     sub("replicate", 3, usize::MAX, replication::replicate),
     sub("replybuffer", 4, 4, reply_buffer),
+    global("restart", 2, 3, restart),
     global("sdslen", 3, 3, values::lengths),
     sub("segfault", 2, usize::MAX, crash::segmentation_fault),
     sub("set-active-expire", 3, 3, set_active_expire),
@@ -229,6 +232,27 @@ fn rewrite_all(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
+/// DEBUG RESTART [milliseconds]: rewrites the configuration file, shuts down, and starts the process again.
+fn restart(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    const FAILED: Error = Error::text("ERR failed to restart the server. Check server logs.");
+    let delay_ms = args.get(2).map_or(Some(0), parse_i64).and_then(|ms| u64::try_from(ms).ok());
+    let delay_ms = delay_ms.ok_or(Error::text("ERR value is not an integer or out of range"))?;
+    let server = cx.server();
+    if server.config_file.is_some() && rewrite_file(server, Add::Changed).is_err() {
+        return Err(FAILED);
+    }
+    std::thread::sleep(Duration::from_millis(delay_ms));
+    server.shutdown.restarts.store(true, Ordering::SeqCst);
+    match shutdown::begin(server, cx.locked, ShutdownFlags::NOW, Some(&cx.client.info)) {
+        Ok(_) => cx.client.fate = Fate::Close,
+        Err(_) => {
+            server.shutdown.restarts.store(false, Ordering::SeqCst);
+            return Err(FAILED);
+        }
+    }
+    Ok(())
+}
+
 fn debug_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     const LINES: &[&str] = &[
         "AOF-FLUSH-SLEEP <microseconds>",
@@ -301,6 +325,10 @@ fn debug_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
         "    Whether to delete expired keys actively.",
         "SET-SKIP-CHECKSUM-VALIDATION <0|1>",
         "    Whether to skip the checksums of dumps and payloads.",
+        "RESTART [<milliseconds>]",
+        "    Save the configuration, shut down and start again, after a delay.",
+        "SLOTMIGRATION PREVENT-PAUSE|PREVENT-FAILOVER <0|1>",
+        "    Hold slot migrations before writes pause, or before the target takes over.",
         "SLEEP <seconds>",
         "    Stop the server for this time. Decimals are allowed.",
     ];
