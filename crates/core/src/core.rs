@@ -232,6 +232,11 @@ impl Core {
         self.put_delivery(served.client.worker, Delivery::Served(served), false);
     }
 
+    /// Puts a delivery into the inbox of `worker`, from a thread that is not one.
+    pub fn put(&self, worker: usize, delivery: Delivery) {
+        self.put_delivery(worker, delivery, false);
+    }
+
     /// Puts a delivery into the inbox of `worker`, and wakes it unless it is known to be awake.
     fn put_delivery(&self, worker: usize, delivery: Delivery, is_awake: bool) {
         if self.inboxes.put(worker, delivery) && !is_awake {

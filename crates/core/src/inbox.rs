@@ -25,6 +25,8 @@ pub enum Delivery {
     Disconnected(Arc<ClientInfo>),
     /// The reply to a client that was blocked.
     Served(Served),
+    /// A request to the source of a slot import, on its connection.
+    ToSource(Arc<ClientInfo>, Vec<u8>),
     /// For subscribers of shard channels in slots that this node's shard does not own any more.
     SlotsLost,
 }

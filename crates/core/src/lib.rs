@@ -21,6 +21,7 @@ pub mod pubsub;
 pub mod rates;
 pub mod routing;
 pub mod runtime_config;
+pub mod slot_writes;
 pub mod stats;
 pub mod tracking;
 

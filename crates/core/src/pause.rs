@@ -1,7 +1,8 @@
 //! Pauses: until when commands wait. CLIENT PAUSE starts a pause with a time limit. The server itself pauses writes
 //! during FAILOVER, and while SHUTDOWN waits for replicas; it pauses all commands before it stops the process for DEBUG
-//! PAUSE-AFTER-FORK.
+//! PAUSE-AFTER-FORK. Writes to single [slots](SlotWrites) pause while these leave the node.
 
+use crate::slot_writes::SlotWrites;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -25,6 +26,8 @@ pub struct Pause {
     /// Unix time in ms until which all commands wait, not only those that may write.
     all_until_ms: AtomicI64,
     sources: Mutex<Sources>,
+    /// Slots whose writes are paused. Unlike the other pauses, this one does not keep expired keys.
+    pub slots: SlotWrites,
 }
 
 #[derive(Default)]
@@ -134,7 +137,7 @@ impl Pause {
     /// Whether commands have to check the pause at all.
     #[inline]
     pub fn may_be_active(&self) -> bool {
-        self.until_ms.load(Ordering::Relaxed) != 0
+        (self.until_ms.load(Ordering::Relaxed) != 0) | self.slots.holds_any()
     }
 
     /// The [state](Self::state); clears a pause that is over.

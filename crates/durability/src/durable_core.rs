@@ -3,6 +3,7 @@
 use crate::aof::Aof;
 use crate::persistence::Persistence;
 use crate::replay::Replayer;
+use crate::slot_imports::{NoSlotImports, SlotImports};
 use kvick_config::tables::persistence::APPENDFSYNC;
 use kvick_core::Core;
 use kvick_scripting::Scripting;
@@ -76,6 +77,7 @@ pub struct DurableCore {
     pub scripting: Scripting,
     replication: OnceLock<Box<dyn ReplicationView>>,
     make_replayer: OnceLock<MakeReplayer>,
+    slot_imports: OnceLock<Box<dyn SlotImports>>,
 }
 
 impl Deref for DurableCore {
@@ -96,6 +98,7 @@ impl DurableCore {
             core,
             replication: OnceLock::new(),
             make_replayer: OnceLock::new(),
+            slot_imports: OnceLock::new(),
         }
     }
 
@@ -109,6 +112,17 @@ impl DurableCore {
     pub fn set_replayer(&self, make: impl Fn(Participant) -> Box<dyn Replayer> + Send + Sync + 'static) {
         // As above.
         let _ = self.make_replayer.set(Box::new(make));
+    }
+
+    /// Sets the interface to slot migration, once; until then no slot is being imported.
+    pub fn set_slot_imports(&self, slot_imports: Box<dyn SlotImports>) {
+        // As above.
+        let _ = self.slot_imports.set(slot_imports);
+    }
+
+    /// The interface to slot migration.
+    pub fn slot_imports(&self) -> &dyn SlotImports {
+        self.slot_imports.get().map_or(&NoSlotImports, |slot_imports| &**slot_imports)
     }
 
     /// The interface to replication.

@@ -4,5 +4,6 @@ pub mod aof;
 mod durable_core;
 pub mod persistence;
 pub mod replay;
+pub mod slot_imports;
 
 pub use durable_core::{DurableCore, ReplicationView, Stream, StreamPosition};

@@ -253,7 +253,7 @@ impl Engine {
             receiver,
             may_block: !self.in_transaction,
             in_script,
-            from_log: flags.contains(ClientFlags::FROM_LOG),
+            from_log: flags.intersects(ClientFlags::FROM_LOG | ClientFlags::SLOT_IMPORT),
             reads_every_key: self.reads_every_key,
         }
     }
@@ -291,9 +291,12 @@ impl Engine {
         self.answer(client, result, out)
     }
 
-    /// Records FLUSHALL for snapshots.
+    /// Records FLUSHALL for snapshots and slot migrations.
     #[inline]
     pub(super) fn after_flushall(&self, command: &CommandInfo, result: &Result<(), Error>, locked: &mut Locked) {
+        if result.is_ok() {
+            self.end_migrations_after(command);
+        }
         if command.spec.flags.contains(Flags::FLUSHES) && result.is_ok() && !self.server.admission.has(Reasons::LOADING)
         {
             persistence::after_flushall(self.server, locked, self.effects.dirty());
@@ -324,7 +327,7 @@ impl Engine {
     /// How commands of this client treat expired keys.
     #[inline]
     pub(super) fn when_expired(&self, client: &ClientInfo) -> WhenExpired {
-        if client.is_from_log() {
+        if client.is_replicated() {
             return WhenExpired::ImportSource;
         }
         if self.server.replication.upstream.is_replica() {

@@ -368,7 +368,7 @@ impl Engine {
                 }
             }
         };
-        if !plain && client.is_primary() {
+        if !plain && client.is_obeyed() {
             // The primary has already executed its requests.
         } else if self.server.pause.may_be_active() && self.is_paused(client, command, args) {
             return Outcome::Paused;
@@ -426,7 +426,7 @@ impl Engine {
                     return self.finish(client, start, out);
                 }
             };
-            if !client.is_primary() && self.server.pause.may_be_active() && self.is_paused(client, command, args) {
+            if !client.is_obeyed() && self.server.pause.may_be_active() && self.is_paused(client, command, args) {
                 return Outcome::Paused;
             }
         }
@@ -450,7 +450,7 @@ impl Engine {
             Called::BlockedByScript => match self.busy_error() {
                 Some(error)
                     if !invocation.command.spec.flags.contains(Flags::ALLOW_BUSY)
-                        && !client.is_primary()
+                        && !client.is_obeyed()
                         && !self.is_blocked_by_script(client, invocation.command) =>
                 {
                     self.refuse(client, Some(invocation), &error, false, out);
@@ -510,6 +510,9 @@ impl Engine {
         client.end_asking();
         // Pushes are not replies and are sent even when replies are off.
         let pushed = std::mem::take(&mut client.answered_by_pushes);
+        if client.reply_mode == ReplyMode::Off && client.is_slot_import() && out.get(start) == Some(&b'-') {
+            self.fail_import(client, &out[start..]);
+        }
         let silenced = if pushed { out.len() } else { start };
         match client.reply_mode {
             ReplyMode::On => {}

@@ -31,6 +31,7 @@ pub mod script_call;
 pub mod scripts;
 pub mod services;
 pub mod session;
+mod slot_import;
 mod slot_keys;
 mod slot_usage;
 #[cfg(test)]

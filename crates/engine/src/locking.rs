@@ -357,6 +357,12 @@ impl Engine {
     /// Whether a command must wait for the end of a pause.
     #[cold]
     pub(super) fn is_paused(&mut self, client: &Client, command: &CommandInfo, args: Args<'_>) -> bool {
+        if self.server.pause.slots.holds_any()
+            && self.flags_asked(client, command, args).intersects(Flags::WRITE.union(Flags::MAY_REPLICATE))
+            && self.is_slot_paused(client, command, args)
+        {
+            return true;
+        }
         // Monitors, which may not access keys, are not paused.
         match self.server.pause.state_or_clear(self.now_ms) {
             _ if client.is_monitor() => false,

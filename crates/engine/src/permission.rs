@@ -119,6 +119,10 @@ impl Engine {
         if client.is_primary() {
             return None;
         }
+        if client.is_slot_import() {
+            let needs_memory = self.flags_asked(client, command, args).contains(Flags::DENYOOM);
+            return (needs_memory && self.is_out_of_memory()).then_some(Rejection::OutOfMemory);
+        }
         if let Some(refusal) = self.server.protected_refusal(client, command) {
             return Some(Rejection::Protected(refusal));
         }

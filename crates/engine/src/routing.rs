@@ -132,7 +132,7 @@ impl Engine {
     #[inline]
     fn routing_for(&self, client: &Client) -> Option<&'static Routing> {
         let routing = self.server.routing.as_ref()?;
-        (!client.is_primary() && !client.info.is_from_log()).then_some(routing)
+        (!client.is_obeyed() && !client.info.is_from_log()).then_some(routing)
     }
 
     /// Whether this node certainly executes a request, as far as slots are concerned. `hash` is that of its only key.
@@ -159,6 +159,17 @@ impl Engine {
             }
             _ => slot_of_command(command, args),
         }
+    }
+
+    /// Whether a write has to wait because its slot is about to move to another node, or moves too slowly.
+    pub(super) fn is_slot_paused(&self, client: &Client, command: &CommandInfo, args: Args<'_>) -> bool {
+        let RequestSlot::One(slot) = self.slot_of_request(client, command, args) else { return false };
+        let slots = &self.server.pause.slots;
+        let is_paused = slots.holds(slot);
+        if is_paused {
+            slots.count_wait();
+        }
+        is_paused
     }
 
     /// Routes a request. `flags` are its own, or those of everything that it would execute.

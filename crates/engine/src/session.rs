@@ -286,6 +286,19 @@ impl Client {
         self.info.flags().contains(ClientFlags::PRIMARY)
     }
 
+    /// Whether it represents the source of a slot import.
+    #[inline]
+    pub fn is_slot_import(&self) -> bool {
+        self.info.flags().contains(ClientFlags::SLOT_IMPORT)
+    }
+
+    /// Whether it represents a primary or the source of a slot import, whose requests repeat what that server has
+    /// already executed.
+    #[inline]
+    pub fn is_obeyed(&self) -> bool {
+        self.info.flags().intersects(ClientFlags::PRIMARY | ClientFlags::SLOT_IMPORT)
+    }
+
     /// Whether it is a monitor.
     #[inline]
     pub fn is_monitor(&self) -> bool {

@@ -37,6 +37,7 @@ pub mod replicas;
 mod replicated_core;
 mod reply;
 pub mod role;
+pub mod slot_migration;
 pub mod synchronise;
 pub mod transfer;
 pub mod upstream;

@@ -3,6 +3,7 @@
 use crate::Replication;
 use crate::apply::Apply;
 use crate::migration::Migration;
+use crate::slot_migration::{RecordedImports, SlotMigration};
 use crate::view::View;
 use kvick_core::stats::WorkerStats;
 use kvick_durability::DurableCore;
@@ -22,6 +23,8 @@ pub struct ReplicatedCore {
     pub replication: Replication,
     /// MIGRATE.
     pub migration: Migration,
+    /// Atomic slot migration.
+    pub slot_migration: SlotMigration,
     /// TLS.
     pub tls: Tls,
     make_applier: OnceLock<MakeApplier>,
@@ -42,6 +45,7 @@ impl ReplicatedCore {
         ReplicatedCore {
             replication: Replication::new(durable.workers()),
             migration: Migration::new(durable.workers()),
+            slot_migration: SlotMigration::default(),
             tls: Tls::default(),
             make_applier: OnceLock::new(),
             unblock: OnceLock::new(),
@@ -52,6 +56,7 @@ impl ReplicatedCore {
     /// Shows the layers below what they need of replication.
     pub fn attach(&'static self) {
         self.set_replication(Box::new(View(self)));
+        self.set_slot_imports(Box::new(RecordedImports(self)));
         self.set_interrupt_primary(|| self.replication.upstream.interrupt());
     }
 

@@ -522,21 +522,31 @@ impl<'a> Db<'a> {
         self.len() == 0
     }
 
-    /// Calls `visit` with every key that has not expired. Needs the global lock.
+    /// Calls `visit` with every key that has neither expired nor is hidden. Needs the global lock.
     pub fn for_each(&mut self, visit: impl FnMut(Entry<'_>)) {
-        self.for_each_in(0..self.keyspace().partitions(), visit);
+        self.for_each_in(0..self.keyspace().partitions(), Keyspace::partition_len, visit);
+    }
+
+    /// Like [`for_each`](Self::for_each), but also visits hidden keys.
+    pub fn for_each_with_hidden(&mut self, visit: impl FnMut(Entry<'_>)) {
+        self.for_each_in(0..self.keyspace().partitions(), Keyspace::partition_len_with_hidden, visit);
     }
 
     /// Like [`for_each`](Self::for_each), for the keys of one slot, in cluster mode.
     pub fn for_each_in_slot(&mut self, slot: u16, visit: impl FnMut(Entry<'_>)) {
         debug_assert!(self.keyspace().is_by_slot(), "slots are partitions in cluster mode");
-        self.for_each_in(usize::from(slot)..usize::from(slot) + 1, visit);
+        self.for_each_in(usize::from(slot)..usize::from(slot) + 1, Keyspace::partition_len, visit);
     }
 
-    fn for_each_in(&mut self, partitions: std::ops::Range<usize>, mut visit: impl FnMut(Entry<'_>)) {
+    fn for_each_in(
+        &mut self,
+        partitions: std::ops::Range<usize>,
+        len: impl Fn(&Keyspace, usize, usize) -> usize,
+        mut visit: impl FnMut(Entry<'_>),
+    ) {
         let env = &self.env;
         for partition in partitions {
-            if self.keyspace().partition_len(self.database, partition) > 0 {
+            if len(self.keyspace(), self.database, partition) > 0 {
                 let address = self.keyspace().address_of(self.database, partition);
                 self.locked.partition(address).for_each(|entry| {
                     if !env.hides(&entry) {

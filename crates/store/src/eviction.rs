@@ -360,7 +360,8 @@ fn release_empty_tables(keyspace: &'static Keyspace) -> usize {
     let mut bytes = 0;
     let databases = (0..keyspace.databases()).map(|number| keyspace.database_at(number));
     for database in databases.filter(|database| keyspace.is_allocated(*database)) {
-        for partition in (0..keyspace.partitions()).filter(|at| keyspace.partition_len(database, *at) == 0) {
+        for partition in (0..keyspace.partitions()).filter(|at| keyspace.partition_len_with_hidden(database, *at) == 0)
+        {
             let address = keyspace.address_of(database, partition);
             let locked = keyspace.try_lock_one(address);
             bytes += locked.map_or(0, |mut locked| locked.partition_mut(address).release_empty_table());

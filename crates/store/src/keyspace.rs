@@ -10,6 +10,7 @@
 //! one, and retries. The one exception is a script, which discovers the keys it needs while it runs
 //! and may wait for [more partitions](Locked::add); only one script does so at a time.
 
+mod hidden;
 mod locked;
 mod observers;
 mod slots;
@@ -21,6 +22,7 @@ use crate::log::WriteLog;
 use crate::partition::Partition;
 use crate::table::{prefetch_address, prefetch_for_write};
 use crate::tracking::{Readers, Tracking};
+use hidden::Hidden;
 use locked::Held;
 pub use locked::Locked;
 use parking_lot::RawMutex;
@@ -58,6 +60,8 @@ pub struct Keyspace {
     pub lazy_free: LazyFree,
     /// Counts of the keys that clients have cached.
     pub tracking: Tracking,
+    /// Partitions whose keys are hidden.
+    hidden: Hidden,
 }
 
 #[derive(Default)]
@@ -168,6 +172,7 @@ impl Keyspace {
             log: WriteLog::default(),
             lazy_free: LazyFree::start(),
             tracking: Tracking::default(),
+            hidden: Hidden::new(partitions),
         }))
     }
 
@@ -233,23 +238,41 @@ impl Keyspace {
 
     fn sum(&self, number: usize, of: impl Fn(&PartitionSlot) -> &AtomicUsize) -> usize {
         let slots = self.databases[self.database_at(number)].slots.get();
-        slots.map_or(0, |slots| slots.iter().map(|slot| of(slot).load(Ordering::Relaxed)).sum())
+        let all = slots.map_or(0, |slots| slots.iter().map(|slot| of(slot).load(Ordering::Relaxed)).sum());
+        if !self.hidden.is_any() {
+            return all;
+        }
+        let hidden = |slots: &&[PartitionSlot]| -> usize {
+            self.hidden.iter().map(|partition| of(&slots[partition]).load(Ordering::Relaxed)).sum()
+        };
+        all.saturating_sub(slots.map_or(0, hidden))
     }
 
-    /// Keys in one partition, read without its lock.
+    /// Keys in one partition, read without its lock; 0 if they are hidden.
     pub(crate) fn partition_len(&self, database: usize, partition: usize) -> usize {
+        if self.hidden.contains(partition) { 0 } else { self.partition_len_with_hidden(database, partition) }
+    }
+
+    /// Keys in one partition, read without its lock, also if they are hidden.
+    pub(crate) fn partition_len_with_hidden(&self, database: usize, partition: usize) -> usize {
         let slots = self.databases[database].slots.get();
         slots.map_or(0, |slots| slots[partition].len.load(Ordering::Relaxed))
     }
 
-    /// Keys with an expiry in one partition, read without its lock.
+    /// Keys with an expiry in one partition, read without its lock; 0 if they are hidden.
     pub(crate) fn partition_volatile(&self, database: usize, partition: usize) -> usize {
+        if self.hidden.contains(partition) {
+            return 0;
+        }
         let slots = self.databases[database].slots.get();
         slots.map_or(0, |slots| slots[partition].volatile.load(Ordering::Relaxed))
     }
 
-    /// Hashes that have fields with an expiry in one partition, read without its lock.
+    /// Hashes that have fields with an expiry in one partition, read without its lock; 0 if they are hidden.
     pub(crate) fn partition_volatile_hashes(&self, database: usize, partition: usize) -> usize {
+        if self.hidden.contains(partition) {
+            return 0;
+        }
         let slots = self.databases[database].slots.get();
         slots.map_or(0, |slots| slots[partition].volatile_hashes.load(Ordering::Relaxed))
     }

@@ -6,6 +6,8 @@
 //! tables in small steps and captures the entries; a partition that is about to change or delete an entry of
 //! the old epoch captures it first. Each entry is captured once, in the state it had when the snapshot began.
 //!
+//! A snapshot covers all partitions, or some of each database; those of different partitions may run at the same time.
+//!
 //! **Large collections are captured in [`pieces`]** ([`Gradual`](pieces::Gradual)), so that no thread holds a lock for
 //! the duration of a whole collection. The first thread to reach one, the walk or one about to change it, passes
 //! everything except its elements to the sink. From then on the collection itself carries the state of the capture
@@ -42,7 +44,9 @@ const IDLE_SLEEP: Duration = Duration::from_millis(1);
 pub struct Walk {
     keyspace: &'static Keyspace,
     snapshot: Arc<Snapshot>,
-    /// Index of the next partition, counted through all databases.
+    /// The partitions of each database that it captures; `None`: all of them.
+    partitions: Option<Box<[usize]>>,
+    /// Index of the next of these partitions, counted through all databases.
     next: usize,
     position: u64,
     /// The remainder of a dropped collection that is being captured.
@@ -56,12 +60,29 @@ pub struct Walk {
 impl Walk {
     /// Begins a snapshot, under the global lock. Only one may be running.
     pub fn begin(global: &mut Locked, sink: Box<dyn Sink>) -> Walk {
+        Walk::begin_with(global, None, sink)
+    }
+
+    /// Begins a snapshot of some partitions of each database, under the global lock. No other snapshot of any of them
+    /// may be running.
+    ///
+    /// # Panics
+    /// If the keyspace does not have one of the partitions.
+    pub fn begin_in(global: &mut Locked, partitions: Box<[usize]>, sink: Box<dyn Sink>) -> Walk {
+        Walk::begin_with(global, Some(partitions), sink)
+    }
+
+    fn begin_with(global: &mut Locked, partitions: Option<Box<[usize]>>, sink: Box<dyn Sink>) -> Walk {
         let keyspace = global.keyspace();
         let snapshot = Snapshot::new(sink, keyspace.lazy_free.counts().clone());
-        global.for_each_filled_partition(|number, partition| {
+        let begin = |number, partition: &mut Partition| {
             partition.begin_capture(Capture::new(snapshot.clone(), number));
-        });
-        Walk { keyspace, snapshot, next: 0, position: 0, remainder: None, moved_key: None, flushed: None }
+        };
+        match &partitions {
+            None => global.for_each_filled_partition(begin),
+            Some(partitions) => global.for_filled_partitions(partitions, begin),
+        }
+        Walk { keyspace, snapshot, partitions, next: 0, position: 0, remainder: None, moved_key: None, flushed: None }
     }
 
     /// The snapshot.
@@ -128,14 +149,15 @@ impl Walk {
 
     /// Continues with the partitions; returns false at the end.
     fn step_partitions(&mut self, participant: Participant) -> bool {
-        let partitions = self.keyspace.partitions();
-        while self.next < self.keyspace.databases_total() * partitions {
+        let count = self.partitions.as_ref().map_or(self.keyspace.partitions(), |partitions| partitions.len());
+        while self.next < self.keyspace.databases_total() * count {
             // Databases by index, not by number: SWAPDB changes the numbers.
-            let (database, partition) = (self.next / partitions, self.next % partitions);
+            let (database, index) = (self.next / count, self.next % count);
             if !self.keyspace.is_allocated(database) {
-                self.next = (database + 1) * partitions;
+                self.next = (database + 1) * count;
                 continue;
             }
+            let partition = self.partitions.as_ref().map_or(index, |partitions| partitions[index]);
             let position = self.position;
             let next = self.with_partition(participant, database, partition, |partition| {
                 partition.capture_from(position, BUCKETS_PER_STEP)

@@ -15,9 +15,11 @@
 //! connection's requests are executed during a wave, it receives the remaining messages of the wave.
 
 use super::Worker;
+use super::connection::Connection;
 use super::output::Run;
 use kvick_commands::spec::Flags;
 use kvick_core::admission::Reasons;
+use kvick_core::clients::ClientInfo;
 use kvick_core::inbox::Delivery;
 use kvick_core::pubsub::Audience;
 use kvick_core::pubsub::publication::Publication;
@@ -28,6 +30,7 @@ use kvick_resp::Version;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Maximum number of connections reached between two writes of replies, and tokens in a slice.
 const REACHED_MAX: usize = 128;
@@ -199,6 +202,10 @@ impl Worker {
                     self.deliver(served);
                     self.server.inboxes.delivered(self.number);
                 }
+                Delivery::ToSource(client, request) => {
+                    self.deliver_to_source(&client, &request);
+                    self.server.inboxes.delivered(self.number);
+                }
                 Delivery::Disconnected(client) => {
                     self.deliver_disconnection(&client);
                     self.server.inboxes.delivered(self.number);
@@ -234,6 +241,18 @@ impl Worker {
             }
             let version = client.version;
             self.push(token, version, &mut encoded, |out| message.write(audience, version, out));
+        }
+    }
+
+    /// Sends a request to the source of a slot import.
+    fn deliver_to_source(&mut self, client: &ClientInfo, request: &[u8]) {
+        let token = client.token.load(Ordering::Relaxed);
+        let is_open = |connection: &Connection| {
+            connection.client.info.id == client.id && connection.client.fate == Fate::Open && !client.is_doomed()
+        };
+        if self.connections.get(token).is_some_and(is_open) {
+            let version = Version::Resp2;
+            self.push(token, version, &mut Encoded::default(), |out| out.extend_from_slice(request));
         }
     }
 

@@ -406,6 +406,9 @@ impl Worker {
             self.stop_feeding(token, feed);
         }
         self.engine.unwatch(&mut connection.client);
+        if connection.client.is_slot_import() {
+            self.server.slot_migration.import_closed(self.server, connection.client.info.id);
+        }
         // Keep the client registered until its memory is freed: eviction accounts for it until then.
         let info = connection.client.info.clone();
         drop(connection);

@@ -29,6 +29,8 @@ pub fn flag_letters(flags: ClientFlags) -> impl Iterator<Item = u8> {
         (ClientFlags::NO_EVICT, b'e'),
         (ClientFlags::NO_TOUCH, b'T'),
         (ClientFlags::IMPORT_SOURCE, b'I'),
+        (ClientFlags::SLOT_IMPORT, b'i'),
+        (ClientFlags::SLOT_EXPORT, b'E'),
     ];
     let any = letters.iter().any(|(flag, _)| flags.contains(*flag));
     letters
@@ -85,6 +87,6 @@ mod tests {
         let letters = |flags| flag_letters(flags).map(char::from).collect::<String>();
         assert_eq!(letters(ClientFlags::AUTHENTICATED), "N");
         assert_eq!(letters(ClientFlags::NO_TOUCH | ClientFlags::BLOCKED | ClientFlags::UNIX), "bUT");
-        assert_eq!(letters(ClientFlags::all()), "OSMPxbtRBdcAUreTI");
+        assert_eq!(letters(ClientFlags::all()), "OSMPxbtRBdcAUreTIiE");
     }
 }

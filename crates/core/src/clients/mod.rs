@@ -176,6 +176,10 @@ bitflags::bitflags! {
         const MONITOR = 1 << 13;
         /// A watched key has changed. Not stored, but computed on demand: see [`ClientInfo::shown_flags`].
         const DIRTY = 1 << 14;
+        /// The source of a slot import: its commands are executed like a primary's.
+        const SLOT_IMPORT = 1 << 27;
+        /// The target of a slot export.
+        const SLOT_EXPORT = 1 << 28;
         /// CLIENT TRACKING: receives invalidations of keys that it may have cached.
         const TRACKING = 1 << 20;
         /// CLIENT TRACKING BCAST: receives invalidations of all keys with certain prefixes.
@@ -302,6 +306,12 @@ impl ClientInfo {
     #[inline]
     pub fn touches(&self) -> bool {
         !self.flags().contains(ClientFlags::NO_TOUCH)
+    }
+
+    /// Whether its requests repeat what another server has already executed.
+    #[inline]
+    pub fn is_replicated(&self) -> bool {
+        self.flags().intersects(ClientFlags::FROM_LOG | ClientFlags::SLOT_IMPORT)
     }
 
     /// Whether its requests come from a log.

@@ -108,8 +108,8 @@ pub fn adopt(core: &'static DurableCore, path: PathBuf, database: usize) -> Opti
 /// Begins a rewrite of the data set as it is now.
 pub fn begin(core: &'static DurableCore, global: &mut Locked) -> Result<(), Busy> {
     // A snapshot begins only under the global lock.
-    if let Some(running) = core.persistence.status().running {
-        return Err(Busy(running.purpose));
+    if let Some(purpose) = core.persistence.status().occupied_for() {
+        return Err(Busy(purpose));
     }
     let (aof, log) = (&core.aof, &core.keyspace.log);
     let mut status = aof.status.lock();

@@ -3,6 +3,7 @@
 
 use super::access;
 use super::file::{SaveError, Unrepresentable, write_error};
+use crate::slot_imports::SlotImport;
 use crate::{DurableCore, Stream, StreamPosition};
 use kvick_config::tables::logging::HIDE_USER_DATA_FROM_LOG;
 use kvick_config::tables::memory::MAXMEMORY_POLICY;
@@ -13,6 +14,7 @@ use kvick_config::words::{EvictionPolicy, RdbSaveVersion};
 use kvick_rdb::aof::commands;
 use kvick_rdb::{Preface, Record, VERSION, VERSION_REDIS, WriteError, WriteOptions, Writer, save_record};
 use kvick_runtime::clock;
+use kvick_runtime::logging;
 use kvick_runtime::version::VALKEY;
 use kvick_store::snapshot::pieces::Piece;
 use kvick_store::{Access, Entry};
@@ -31,6 +33,8 @@ pub struct Format {
     functions: Vec<Arc<[u8]>>,
     /// Whether entries are written at all.
     has_keys: bool,
+    /// Slots that are being imported, whose keys are hidden.
+    imports: Vec<SlotImport>,
     created_s: i64,
 }
 
@@ -116,9 +120,16 @@ impl Format {
         format
     }
 
+    /// Commands that rebuild keys, and nothing else.
+    pub(super) fn commands() -> Format {
+        let kind = Kind::Commands { timestamp: false };
+        Format { kind, functions: Vec::new(), has_keys: true, imports: Vec::new(), created_s: 0 }
+    }
+
     fn new(core: &DurableCore, kind: Kind) -> Format {
         let functions = core.scripting.library_sources();
-        Format { kind, functions, has_keys: true, created_s: clock::unix_ms() / 1000 }
+        let imports = core.slot_imports().unfinished();
+        Format { kind, functions, has_keys: true, imports, created_s: clock::unix_ms() / 1000 }
     }
 
     fn dump_kind(core: &DurableCore, version: u16, aof_base: bool) -> Kind {
@@ -176,6 +187,15 @@ impl Format {
                     aof_base: *aof_base,
                 })?;
                 self.functions.iter().try_for_each(|library| writer.function(library))?;
+                if self.has_keys {
+                    self.imports.iter().try_for_each(|import| {
+                        // A loader that does not know of imports would show their keys.
+                        match options.version >= VERSION {
+                            true => writer.slot_import(&import.name, &import.ranges),
+                            false => Err(no_imports(options.version)),
+                        }
+                    })?;
+                }
                 Ok(Output::Dump(writer))
             }
             Kind::Commands { timestamp } => {
@@ -187,11 +207,18 @@ impl Format {
                 self.functions
                     .iter()
                     .for_each(|library| commands::request(&mut loads, &[b"FUNCTION", b"LOAD", library]));
+                self.imports.iter().for_each(|import| import.establish(&mut loads));
                 writer.write_all(&loads)?;
                 Ok(Output::Commands(writer))
             }
         }
     }
+}
+
+/// The version has no place for slots that are being imported.
+fn no_imports(version: u16) -> io::Error {
+    logging::warning(format_args!("Can't store slot migrations in RDB version {version}"));
+    io::ErrorKind::Unsupported.into()
 }
 
 impl Kind {

@@ -4,6 +4,7 @@
 use super::delay::Delay;
 use super::now_s;
 use crate::DurableCore;
+use crate::slot_imports::SlotImport;
 use kvick_commands::dump::{value_options, version_check};
 use kvick_config::Refusal;
 use kvick_config::Values;
@@ -431,6 +432,7 @@ impl<'a> Loader<'a> {
                 None => self.inserter.flush(),
             }
         }
+        core.slot_imports().load_began();
         let mut functions = Vec::new();
         while let Some(event) = reader.next_event()? {
             match event {
@@ -454,7 +456,8 @@ impl<'a> Loader<'a> {
                 Event::End(Checksum::Absent) => {
                     logging::notice(format_args!("RDB file was saved with checksum disabled: no check performed."))
                 }
-                Event::SlotInfo { .. } | Event::SlotImport { .. } | Event::ModuleAux(_) | Event::End(_) => {}
+                Event::SlotImport { job, ranges } => core.slot_imports().loaded(SlotImport { name: job, ranges }),
+                Event::SlotInfo { .. } | Event::ModuleAux(_) | Event::End(_) => {}
             }
         }
         self.resume_dump_history();

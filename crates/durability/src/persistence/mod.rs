@@ -4,6 +4,7 @@
 //! - [`snapshots`]: one thread walks through a point-in-time [snapshot](kvick_store::snapshot) for every consumer;
 //!   workers hand it the entries that they are about to change, and never write to a file. [`capture`]: what they hand
 //!   over.
+//! - [`slot_snapshot`]: the same for some slots, as commands for another node.
 //! - [`background`]: BGSAVE, a snapshot that is written to a file.
 //! - [`mod@file`]: the file itself: written under a temporary name, synced incrementally, renamed into place at the
 //!   end.
@@ -22,6 +23,7 @@ pub mod format;
 pub mod load;
 pub mod save;
 pub mod schedule;
+pub mod slot_snapshot;
 pub mod snapshots;
 pub mod status;
 

@@ -100,5 +100,5 @@ pub fn write(
 fn for_each(global: &mut Locked, number: usize, visit: impl FnMut(Entry<'_>)) {
     let (access, counters, mut effects) = (Access::default(), Counters::default(), Effects::default());
     let env = Env::background(now_s() * 1000, &access, &counters, &mut effects);
-    Db::new(global, number, env).for_each(visit);
+    Db::new(global, number, env).for_each_with_hidden(visit);
 }

@@ -43,6 +43,8 @@ pub enum Purpose {
     AofBase,
     /// The initial data of replicas.
     Replicas,
+    /// Slots for another node: see [`slot_snapshot`](super::slot_snapshot).
+    SlotMigration,
 }
 
 /// Consumes the bytes of a snapshot. The snapshot thread calls these methods in the order of their declaration; a slow
@@ -127,8 +129,8 @@ pub fn start(core: &'static DurableCore) -> io::Result<()> {
 pub fn begin(core: &'static DurableCore, global: &mut Locked, request: Request) -> Result<u64, Busy> {
     let (persistence, keyspace) = (&core.persistence, core.keyspace);
     let mut status = persistence.status.lock();
-    if let Some(running) = &status.running {
-        return Err(Busy(running.purpose));
+    if let Some(purpose) = status.occupied_for() {
+        return Err(Busy(purpose));
     }
     let progress = Arc::new(Progress::default());
     let sizes: Vec<_> = (0..keyspace.databases())

@@ -35,6 +35,8 @@ pub struct Status {
     pub(super) next: Option<Purpose>,
     /// The running snapshot. No other can begin meanwhile, even if this one was cancelled.
     pub running: Option<Running>,
+    /// Number of snapshots of slots that are running. They exclude the above, but not each other.
+    pub(super) slot_snapshots: usize,
 }
 
 /// A running snapshot.
@@ -71,6 +73,7 @@ impl Default for Status {
             scheduled: false,
             next: None,
             running: None,
+            slot_snapshots: 0,
         }
     }
 }
@@ -86,6 +89,12 @@ impl Status {
     /// The running snapshot, unless it was cancelled. The walk of a cancelled snapshot still runs to its end.
     pub fn active(&self) -> Option<&Running> {
         self.running.as_ref().filter(|running| !running.is_cancelled)
+    }
+
+    /// Why a snapshot of the whole data set cannot begin now.
+    pub fn occupied_for(&self) -> Option<Purpose> {
+        let running = self.running.as_ref().map(|running| running.purpose);
+        running.or((self.slot_snapshots > 0).then_some(Purpose::SlotMigration))
     }
 
     /// The active snapshot for this purpose.

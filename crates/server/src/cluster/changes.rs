@@ -65,7 +65,7 @@ impl ClusterNode {
                     slots.iter().for_each(|slot| routing.slot_stats.reset(slot));
                 }
             }
-            Action::CheckSlotMigrations => {}
+            Action::CheckSlotMigrations => server.slot_migration.topology_changed(server),
             Action::Publish { channel, message, sharded } => {
                 let address = if sharded { Address::Shard } else { Address::Channel };
                 server.publish(Executor::Replication, address, &channel, &message);
@@ -105,6 +105,7 @@ impl ClusterNode {
         let map = self.slot_map(&topology, preferred);
         *self.published.write() = Arc::new(Published::new(topology, preferred));
         kvick_engine::routing::publish(self.server, map, global, &self.server.stats[0]);
+        self.server.slot_migration.topology_changed(self.server);
     }
 
     fn slot_map(&self, topology: &Topology, preferred: EndpointType) -> SlotMap {

@@ -21,13 +21,18 @@ impl Host for ClusterNode {
         }
         let is_replacing = upstream.stage() == LinkStage::Receiving || self.awaits_full_sync.load(Ordering::Relaxed);
         let has_data = is_synced || !is_replacing;
+        let jobs = server.slot_migration.slot_sets();
         use_facts(&Facts {
             now,
             replication_offset: if has_data { keyspace.log.offset() } else { 0 },
             data_age_ms,
             has_keys: self.had_keys.load(Ordering::Relaxed),
             keys_in_slot: &keys_in_slot,
-            jobs: SlotJobs::none(),
+            jobs: SlotJobs {
+                importing: jobs.importing.view(),
+                exporting: jobs.exporting.view(),
+                granted: jobs.granted.view(),
+            },
         });
     }
 

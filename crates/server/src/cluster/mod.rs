@@ -20,6 +20,7 @@ pub mod replies;
 mod set_slot;
 mod settings;
 mod shutdown;
+mod slot_migration;
 mod start;
 mod turns;
 
@@ -27,6 +28,7 @@ pub use replies::{Published, Viewer};
 pub use start::{StartError, start};
 
 use crate::server::Server;
+use kvick_cluster::migration::Jobs;
 use kvick_cluster::state::{Action, Cluster, DebugSettings, Facts, Settings};
 use kvick_cluster_bus::Bus;
 use kvick_core::inbox::Served;
@@ -138,6 +140,7 @@ impl ClusterNode {
     /// The data is loaded, or there was none.
     pub fn data_loaded(&'static self) {
         self.note_keys();
+        self.server.slot_migration.with(self.server, Jobs::load_ended);
         self.bus.with(|cluster, facts| cluster.data_loaded(facts));
     }
 

@@ -1,5 +1,6 @@
 //! Starts the cluster node: reads `nodes.conf`, opens the bus port, starts the threads.
 
+use super::slot_migration::Member;
 use super::turns::Turns;
 use super::{ClusterNode, Published, Queue, settings};
 use crate::server::Server;
@@ -14,6 +15,7 @@ use kvick_config::tables::process::DIR;
 use kvick_config::tables::tls::{TLS_CLUSTER, TLS_PORT};
 use kvick_core::routing;
 use kvick_net::listen;
+use kvick_replication::slot_migration;
 use kvick_runtime::{clock, logging};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::fmt;
@@ -71,6 +73,8 @@ pub fn start(server: &'static Server) -> Result<&'static ClusterNode, StartError
         debug: Mutex::default(),
     }));
     bus.run(node, thread).map_err(failed)?;
+    server.slot_migration.set_membership(Box::new(Member { server, node }));
+    slot_migration::start(server).map_err(failed)?;
     if let Some(routing) = &server.routing {
         routing.set_bus(Box::new(Publisher(bus)));
     }

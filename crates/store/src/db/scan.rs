@@ -145,6 +145,18 @@ impl Db<'_> {
         found
     }
 
+    /// About `count` keys of a slot as they are, also hidden or expired ones; fewer only if there are no more. The slot's
+    /// partition must be locked. For cluster mode.
+    pub fn any_keys_in_slot(&self, slot: u16, count: usize) -> Vec<Vec<u8>> {
+        let partition = self.locked.partition(self.keyspace().slot_address(self.number, slot));
+        let mut found = Vec::new();
+        let mut position = Some(0);
+        while let Some(from) = position.filter(|_| found.len() < count) {
+            position = partition.scan(from, |entry| found.push(entry.key().to_vec()));
+        }
+        found
+    }
+
     /// Deletes the keys of a slot in this database and returns their number. With `lazy`, large values are freed in the
     /// background. With `notify`, each deletion is an event. Nothing is propagated: the caller logs the command, or the
     /// deletions, itself. The command must hold no locks, or the global lock. For cluster mode.

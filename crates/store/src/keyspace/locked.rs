@@ -212,13 +212,27 @@ impl Locked {
         }
     }
 
+    /// Calls `visit` with those of these partitions that have keys, in every database, and the database's number. Needs
+    /// the global lock.
+    pub(crate) fn for_filled_partitions(&mut self, partitions: &[usize], visit: impl FnMut(usize, &mut Partition)) {
+        self.for_filled(partitions.iter().copied(), visit);
+    }
+
     /// Like [`for_each_partition`](Self::for_each_partition), except those without keys.
-    pub(crate) fn for_each_filled_partition(&mut self, mut visit: impl FnMut(usize, &mut Partition)) {
+    pub(crate) fn for_each_filled_partition(&mut self, visit: impl FnMut(usize, &mut Partition)) {
+        self.for_filled(0..self.keyspace.partitions, visit);
+    }
+
+    fn for_filled(
+        &mut self,
+        partitions: impl Iterator<Item = usize> + Clone,
+        mut visit: impl FnMut(usize, &mut Partition),
+    ) {
         assert!(self.is_global(), "all partitions at once are the world");
         for number in 0..self.keyspace.databases() {
             let database = self.keyspace.database_at(number);
-            for partition in 0..self.keyspace.partitions {
-                if self.keyspace.partition_len(database, partition) > 0 {
+            for partition in partitions.clone() {
+                if self.keyspace.partition_len_with_hidden(database, partition) > 0 {
                     visit(number, self.partition_mut(self.keyspace.address_of(database, partition)));
                 }
             }

@@ -11,10 +11,10 @@ impl Keyspace {
         self.hasher.is_by_slot()
     }
 
-    /// Keys of a slot in a database, counted without locks.
+    /// Keys of a slot in a database, also if they are hidden, counted without locks.
     pub fn slot_len(&self, number: usize, slot: u16) -> usize {
         debug_assert!(self.is_by_slot() && slot < SLOTS, "slots are partitions in cluster mode");
-        self.partition_len(self.database_at(number), usize::from(slot))
+        self.partition_len_with_hidden(self.database_at(number), usize::from(slot))
     }
 
     /// Keys of a slot in all databases, counted without locks.

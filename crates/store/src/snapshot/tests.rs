@@ -98,6 +98,35 @@ fn snapshot_is_consistent_under_concurrent_writes() {
 }
 
 #[test]
+fn snapshots_of_different_partitions_run_at_the_same_time() {
+    const KEYS: usize = 2000;
+    let keyspace = Keyspace::leak(2, 8, KeyHasher::with_secret(1, 2));
+    let participant = keyspace.global_lock.join().expect("room");
+    for number in [0, 1] {
+        with_db(keyspace, number, |db| (0..KEYS).for_each(|n| set(db, n, &format!("old {n}"))));
+    }
+    let is_in = |key: &[u8], partitions: &[usize]| partitions.contains(&keyspace.partition_of(keyspace.key(key).hash));
+    let begin_in = |partitions: &[usize]| {
+        let seen = Seen::default();
+        let sink = Box::new(Copy(seen.clone()));
+        (Walk::begin_in(&mut keyspace.lock_global(), partitions.into(), sink), seen)
+    };
+    let ((mut walk, seen), (mut other_walk, other_seen)) = (begin_in(&[1, 6]), begin_in(&[0]));
+    let mut more = (true, true);
+    while more.0 || more.1 {
+        with_db(keyspace, 0, |db| (0..KEYS).step_by(3).for_each(|n| set(db, n, "new")));
+        with_db(keyspace, 1, |db| (0..KEYS).step_by(5).for_each(|n| remove(db, n)));
+        more.0 = more.0 && walk.step(participant);
+        more.1 = more.1 && other_walk.step(participant);
+    }
+    for (seen, partitions) in [(seen, &[1, 6][..]), (other_seen, &[0])] {
+        let mut expected = expected(&[0, 1], KEYS);
+        expected.retain(|(_, key), _| is_in(key, partitions));
+        assert!(*seen.lock() == expected, "{partitions:?}");
+    }
+}
+
+#[test]
 fn cancelled_snapshot_leaves_no_state() {
     let keyspace = Keyspace::leak(1, 4, KeyHasher::with_secret(1, 2));
     let participant = keyspace.global_lock.join().expect("room");

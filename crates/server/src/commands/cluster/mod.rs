@@ -1,10 +1,12 @@
 //! CLUSTER and ASKING.
 //!
 //! - `membership`: nodes, roles and epochs.
+//! - `slot_migration`: atomic migration of slots.
 //! - `slots`: owners of slots, and the keys in slots.
 //! - `topology`: what the cluster looks like.
 
 mod membership;
+mod slot_migration;
 mod slots;
 mod topology;
 
@@ -105,7 +107,7 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
                 "O(N), N being the migrations",
                 "Cancels slot migrations from this node.",
             ),
-            disabled,
+            slot_migration::cancel,
         ),
         Command::new(
             about("count-failure-reports", 3, ADMIN)
@@ -195,7 +197,7 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
                 "O(N), N being the migrations",
                 "Returns the state of slot migrations.",
             ),
-            disabled,
+            slot_migration::list,
         ),
         Command::new(
             about("help", 2, READ_ONLY).doc(Group::Cluster, "5.0.0", "O(1)", "Returns help about the subcommands."),
@@ -249,7 +251,7 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
                     ],
                 )
                 .multiple()]),
-            disabled,
+            slot_migration::migrate,
         ),
         Command::new(
             about("myid", 2, READ_ONLY).doc(Group::Cluster, "3.0.0", "O(1)", "Returns the ID of this node."),
@@ -371,7 +373,7 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
                     "Internal command of slot migrations between nodes.",
                 )
                 .internal(),
-            disabled,
+            slot_migration::synchronise,
         ),
     ],
 );
@@ -389,10 +391,6 @@ pub const ASKING: Command<SessionHandler> = Command::new(
 
 const fn about(name: &'static str, arity: i16, flags: &'static [Flags]) -> Spec {
     Spec::new(name, arity).flags(flags)
-}
-
-fn disabled(_: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
-    Err(Error::text("ERR This instance has cluster support disabled"))
 }
 
 fn asking(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {

@@ -1,8 +1,10 @@
 //! Deliberate crashes, for tests.
 
+use crate::commands::config::rewrite_file;
 use crate::process::{restart, shutdown};
 use crate::server::HasServer;
 use kvick_commands::context::Error;
+use kvick_config::rewrite::Add;
 use kvick_config::words::ShutdownFlags;
 use kvick_engine::session::{Fate, Session};
 use kvick_resp::Args;
@@ -21,11 +23,16 @@ fn delay(args: Args<'_>) -> Result<Duration, Error> {
     Ok(Duration::from_millis(ms))
 }
 
-/// DEBUG RESTART [milliseconds]: shuts down without waiting for replicas, and starts again after this time.
+/// DEBUG RESTART [milliseconds]: rewrites the configuration file, shuts down without waiting for replicas, and starts
+/// again after this time.
 pub fn restart(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
-    let delay = delay(args)?;
+    const FAILED: Error = Error::text("ERR failed to restart the server. Check server logs.");
+    let (delay, server) = (delay(args)?, cx.server());
+    if server.config_file.is_some() && rewrite_file(server, Add::Changed).is_err() {
+        return Err(FAILED);
+    }
     let begun = shutdown::begin(cx.server(), cx.locked, ShutdownFlags::NOW, Some(&cx.client.info));
-    begun.map_err(|shutdown::Refused| Error::text("ERR failed to restart the server. Check server logs."))?;
+    begun.map_err(|shutdown::Refused| FAILED)?;
     restart::request(delay);
     cx.client.fate = Fate::Close;
     Ok(())

@@ -115,6 +115,7 @@ const SUBCOMMANDS: &[Subcommand] = &[
     sub("set-skip-checksum-validation", 3, 3, set_skip_checksums),
     // The whole server sleeps, not only one worker.
     global("sleep", 3, 3, sleep),
+    sub("slotmigration", 4, 4, replication::slot_migration),
 ];
 
 fn find(args: Args<'_>) -> Option<&'static Subcommand> {
@@ -306,6 +307,10 @@ fn debug_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
         "    Whether to delete expired keys actively.",
         "SET-SKIP-CHECKSUM-VALIDATION <0|1>",
         "    Whether to skip the checksums of dumps and payloads.",
+        "RESTART [<milliseconds>]",
+        "    Save the configuration, shut down and start again, after a delay.",
+        "SLOTMIGRATION PREVENT-PAUSE|PREVENT-FAILOVER <0|1>",
+        "    Hold slot migrations before writes pause, or before the target takes over.",
         "SLEEP <seconds>",
         "    Stop the server for this time. Decimals are allowed.",
     ];

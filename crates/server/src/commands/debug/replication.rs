@@ -36,3 +36,16 @@ pub fn replicate(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     cx.reply.ok();
     Ok(())
 }
+
+/// DEBUG SLOTMIGRATION PREVENT-PAUSE|PREVENT-FAILOVER 0|1: holds slot migrations at a step.
+pub fn slot_migration(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    let migration = &cx.server.slot_migration;
+    let setting = match args[2].to_ascii_lowercase().as_slice() {
+        b"prevent-pause" => &migration.prevent_pause,
+        b"prevent-failover" => &migration.prevent_failover,
+        _ => return Err(Error::SYNTAX),
+    };
+    setting.store(&args[3] != b"0", Ordering::Relaxed);
+    cx.reply.ok();
+    Ok(())
+}

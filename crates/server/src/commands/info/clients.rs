@@ -60,7 +60,10 @@ pub fn write(context: &Context, page: &mut Page) {
         waits.keys.values().filter(|wakes_on_deletion| **wakes_on_deletion).count(),
     );
     let (reason, actions, left_ms) = match server.pause.state(context.now_ms) {
-        None => ("none", "none", 0),
+        None => match server.slot_migration.view(|jobs| jobs.pause_end_ms()) {
+            None => ("none", "none", 0),
+            Some(end_ms) => ("slot_migration_in_progress", "write", end_ms as i64 - context.now_ms),
+        },
         Some(pause) => {
             ("client_pause", if pause.pauses_all { "all" } else { "write" }, pause.until_ms - context.now_ms)
         }

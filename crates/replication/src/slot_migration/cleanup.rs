@@ -1,0 +1,72 @@
+//! Deletes the keys of a failed import, on a thread of its own, some at a time.
+
+use crate::ReplicatedCore;
+use kvick_cluster::migration::{JobName, RangeList};
+use kvick_core::admission::Reasons;
+use kvick_resp::Args;
+use kvick_runtime::clock;
+use kvick_store::db::Counters;
+use kvick_store::effects::EventClass;
+use kvick_store::global_lock::Participant;
+use kvick_store::{Access, Db, Effects, Env};
+use std::time::{Duration, Instant};
+
+/// Keys that are deleted at once.
+const KEYS_AT_ONCE: usize = 128;
+
+/// How long a change of the role may take.
+const ROLE_WAIT: Duration = Duration::from_secs(5);
+
+/// Starts to delete the keys of those slots that this node does not own; reports the end to the jobs.
+pub(super) fn start(core: &'static ReplicatedCore, job: JobName, slots: RangeList) {
+    let run = move || {
+        kvick_runtime::memory::register_thread();
+        if let Some(participant) = core.slot_migration.participant(core) {
+            delete(core, participant, &slots);
+            core.slot_migration.return_participant(participant);
+        }
+        core.slot_migration.with(core, |jobs, context| jobs.cleaned(job, context));
+    };
+    if let Err(error) = std::thread::Builder::new().name("slot-cleanup".into()).spawn(run) {
+        kvick_runtime::logging::warning(format_args!("Cannot start the deletion of imported keys: {error}"));
+    }
+}
+
+/// Waits until a node that has just become a primary also writes its own log.
+fn wait_for_role(core: &ReplicatedCore) {
+    let began = Instant::now();
+    while core.admission.has(Reasons::REPLICA) && began.elapsed() < ROLE_WAIT {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn delete(core: &'static ReplicatedCore, participant: Participant, slots: &RangeList) {
+    wait_for_role(core);
+    let Some(membership) = core.slot_migration.membership.get() else { return };
+    let topology = membership.topology();
+    let me = topology.my_id();
+    let (keyspace, global) = (core.keyspace, &core.keyspace.global_lock);
+    let (access, counters, mut effects) = (Access::default(), Counters::default(), Effects::default());
+    for slot in slots.slots().filter(|slot| topology.owner(*slot) != Some(me)) {
+        for number in 0..keyspace.databases() {
+            while keyspace.slot_len(number, slot) > 0 {
+                global.enter(participant);
+                let mut locked = keyspace.lock_one(keyspace.slot_address(number, slot));
+                effects.begin(keyspace.log.has_readers(), EventClass::empty(), number);
+                let env = Env::background(clock::unix_ms(), &access, &counters, &mut effects);
+                let mut db = Db::new(&mut locked, number, env);
+                let keys = db.any_keys_in_slot(slot, KEYS_AT_ONCE);
+                for key in &keys {
+                    if db.remove(db.key(key), true) {
+                        db.effects().changed(1);
+                        db.effects().propagate(&[b"UNLINK", key]);
+                    }
+                }
+                effects.commit(&keyspace.log, Args::new(&[], &[], &[]));
+                drop(locked);
+                global.leave(participant);
+                core.on_log_appended(None);
+            }
+        }
+    }
+}

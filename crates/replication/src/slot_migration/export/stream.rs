@@ -1,0 +1,279 @@
+//! The writes to the slots, from the write log to the target.
+
+use super::super::filter::{Filter, Unfit};
+use super::super::throttle::{Band, Throttle};
+use super::connection::{Connection, Lost};
+use super::probe::Probe;
+use crate::ReplicatedCore;
+use kvick_cluster::migration::{JobName, Message, Progress, RangeList, State};
+use kvick_config::tables::network::CLIENT_OUTPUT_BUFFER_LIMIT;
+use kvick_config::tables::replication::REPL_BACKLOG_SIZE;
+use kvick_core::clients::ClientInfo;
+use kvick_core::message;
+use kvick_runtime::logging;
+use kvick_store::log::Follower;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Bytes that any network carries within a few milliseconds.
+const CLOSE_BYTES: u64 = 64 * 1024;
+
+/// The time within which what is left can be sent, for a pause to begin.
+const CLOSE_TIME: Duration = Duration::from_millis(2);
+
+/// How long the target may lag before writes pause nevertheless.
+const PATIENCE_MAX: Duration = Duration::from_secs(6);
+
+/// How often the log says that writers are slowed.
+const SLOWED_LOG_INTERVAL: Duration = Duration::from_secs(10);
+
+/// See the module's documentation. Dropping it lets writers go that it has slowed, but not a pause of writes.
+pub(super) struct Stream {
+    core: &'static ReplicatedCore,
+    job: JobName,
+    slots: RangeList,
+    filter: Filter,
+    /// Gone after the grant.
+    follower: Option<Follower>,
+    /// Whether the snapshot was sent.
+    has_begun: bool,
+    /// The offset of the log at which writes were paused, until PAUSED was sent.
+    pause_at: Option<u64>,
+    is_paused: bool,
+    throttle: Throttle,
+    /// Whether writes are held by the throttle.
+    slows: bool,
+    slowed_logged_at: Option<Instant>,
+    is_slowed_shown: bool,
+    /// Bytes taken from the log since `rated_at`, and the rate before, in bytes per second.
+    taken: u64,
+    rated_at: Instant,
+    rate: f64,
+    probe: Probe,
+    /// When the target began to wait for a pause.
+    waits_since: Option<Instant>,
+    over_soft_limit_since: Option<Instant>,
+    reported: Option<u64>,
+}
+
+impl Stream {
+    pub(super) fn new(core: &'static ReplicatedCore, job: JobName, slots: RangeList, follower: Follower) -> Stream {
+        let now = Instant::now();
+        Stream {
+            core,
+            job,
+            filter: Filter::new(core.catalogue, &slots),
+            slots,
+            follower: Some(follower),
+            has_begun: false,
+            pause_at: None,
+            is_paused: false,
+            throttle: Throttle::new(now),
+            slows: false,
+            slowed_logged_at: None,
+            is_slowed_shown: false,
+            taken: 0,
+            rated_at: now,
+            rate: 0.0,
+            probe: Probe::default(),
+            waits_since: None,
+            over_soft_limit_since: None,
+            reported: None,
+        }
+    }
+
+    /// The snapshot was sent: from now on, writes are.
+    pub(super) fn begin(&mut self) {
+        self.has_begun = true;
+    }
+
+    /// Nothing more is sent.
+    pub(super) fn end(&mut self) {
+        self.follower = None;
+    }
+
+    /// Holds writes to the slots, and sends PAUSED after all writes so far.
+    pub(super) fn pause(&mut self, slots: &RangeList) {
+        self.slows = false;
+        self.is_paused = true;
+        // No command is in progress while the global lock is held: each is either before this offset or held.
+        let global = self.core.keyspace.lock_global();
+        self.core.pause.slots.hold(slots.slots());
+        self.pause_at = Some(self.core.keyspace.log.offset());
+        drop(global);
+    }
+
+    /// Writes to the slots have been released.
+    pub(super) fn forget_pause(&mut self) {
+        (self.is_paused, self.pause_at, self.slows) = (false, None, false);
+    }
+
+    /// Whether the log has bytes that were not taken.
+    pub(super) fn has_more(&self) -> bool {
+        self.has_begun && self.lag() > 0
+    }
+
+    fn lag(&self) -> u64 {
+        self.follower.as_ref().map_or(0, Follower::lag)
+    }
+
+    /// Takes bytes from the log while there is room.
+    pub(super) fn feed(&mut self, connection: &mut Connection) -> Result<(), Lost> {
+        if !self.has_begun {
+            return Ok(());
+        }
+        while connection.has_room()
+            && let Some(follower) = &mut self.follower
+        {
+            let until = self.pause_at.unwrap_or(u64::MAX);
+            let Ok(piece) = follower.next(until) else { return Err(Lost("the write log begins anew".into())) };
+            let Some(piece) = piece else { break };
+            self.taken += piece.len() as u64;
+            if let Err(unfit) = self.filter.feed(&piece, connection.output()) {
+                self.fail(unfit);
+                self.follower = None;
+                return Ok(());
+            }
+        }
+        if let (Some(at), Some(follower)) = (self.pause_at, &self.follower)
+            && follower.offset() >= at
+        {
+            self.pause_at = None;
+            connection.send(&Message::Paused.encode());
+        }
+        Ok(())
+    }
+
+    fn fail(&self, unfit: Unfit) {
+        let message = match unfit {
+            Unfit::Flushed => "Data was flushed",
+            Unfit::CrossSlot => "A command wrote to migrating and other slots",
+            Unfit::Malformed => "The write log could not be read",
+        };
+        self.core.slot_migration.with(self.core, |jobs, context| jobs.export_failed(self.job, message, context));
+    }
+
+    /// Tells the job how much is left, fails if it is too much, and slows writers if necessary.
+    pub(super) fn report(&mut self, connection: &mut Connection, info: &ClientInfo) -> Result<(), Lost> {
+        let now = Instant::now();
+        let remaining = self.lag() + connection.unsent() as u64;
+        info.output.store(usize::try_from(remaining).unwrap_or(usize::MAX), Ordering::Relaxed);
+        self.check_limits(remaining, info, now)?;
+        let state = self.core.slot_migration.view(|jobs| jobs.get(self.job).map(|job| job.state()));
+        let waits = state == Some(State::ExportWaitingToPause);
+        let since = self.waits_since.get_or_insert(now);
+        if !waits {
+            *since = now;
+        }
+        let waited = if waits { now.duration_since(*since) } else { Duration::ZERO };
+        self.rate(now);
+        if waits && self.probe.is_due(now) {
+            connection.send(&Message::Capa.encode());
+        }
+        if waits || self.reported != Some(remaining) {
+            self.reported = Some(remaining);
+            let target_lags = self.probe.target_lags(now) && waited < PATIENCE_MAX;
+            let is_close = self.is_little(remaining) && self.probe.is_close(now);
+            let progress = Progress { remaining_bytes: remaining, is_close, target_lags };
+            self.core.slot_migration.with(self.core, |jobs, context| jobs.progressed(self.job, progress, context));
+        }
+        let prevented = self.core.slot_migration.prevent_pause.load(Ordering::Relaxed);
+        self.slow(remaining, if prevented { Duration::ZERO } else { waited }, now);
+        Ok(())
+    }
+
+    fn rate(&mut self, now: Instant) {
+        let elapsed = now.duration_since(self.rated_at);
+        if elapsed >= Duration::from_millis(20) {
+            self.rate = 0.5 * self.rate + 0.5 * (self.taken as f64 / elapsed.as_secs_f64());
+            (self.taken, self.rated_at) = (0, now);
+        }
+    }
+
+    /// Whether what is left can be sent within a few milliseconds.
+    fn is_little(&self, remaining: u64) -> bool {
+        remaining <= CLOSE_BYTES.max((self.rate * CLOSE_TIME.as_secs_f64()) as u64)
+    }
+
+    /// The target has executed what was sent before the last probe.
+    pub(super) fn probe_returned(&mut self) {
+        self.probe.returned(Instant::now());
+    }
+
+    fn output_limit(&self) -> u64 {
+        let values = self.core.config.values();
+        let hard = values.read(CLIENT_OUTPUT_BUFFER_LIMIT).replica.hard_bytes;
+        if hard == 0 { 0 } else { hard.max(values.read(REPL_BACKLOG_SIZE)) }
+    }
+
+    /// Fails if more is left to send than `client-output-buffer-limit` allows for replicas.
+    fn check_limits(&mut self, remaining: u64, info: &ClientInfo, now: Instant) -> Result<(), Lost> {
+        let values = self.core.config.values();
+        let limit = values.read(CLIENT_OUTPUT_BUFFER_LIMIT).replica;
+        let hard = self.output_limit();
+        let soft = if limit.soft_bytes == 0 { 0 } else { limit.soft_bytes.max(values.read(REPL_BACKLOG_SIZE)) };
+        let is_over_soft = soft != 0 && remaining >= soft;
+        let since = *self.over_soft_limit_since.get_or_insert(now);
+        if !is_over_soft {
+            self.over_soft_limit_since = None;
+        }
+        let is_over_soft_long =
+            is_over_soft && now.duration_since(since) > Duration::from_secs(limit.soft_seconds.into());
+        if (hard != 0 && remaining >= hard) || is_over_soft_long {
+            let client = info.described(true);
+            logging::warning(format_args!(
+                "Client {client} scheduled to be closed ASAP for overcoming of output buffer limits."
+            ));
+            return Err(Lost("too many bytes are left to send".into()));
+        }
+        Ok(())
+    }
+
+    fn slow(&mut self, remaining: u64, waited: Duration, now: Instant) {
+        if self.is_paused {
+            return;
+        }
+        self.throttle.update(remaining, Band::below(self.output_limit()), waited);
+        let slows = self.follower.is_some() && self.throttle.holds(now);
+        if slows && !self.slows {
+            self.core.pause.slots.hold(self.slots.slots());
+        } else if !slows && self.slows {
+            self.release();
+        }
+        self.slows = slows;
+        self.show_slowed(remaining, now);
+    }
+
+    fn show_slowed(&mut self, remaining: u64, now: Instant) {
+        let share = self.throttle.share();
+        let is_slowed = share > 0.0;
+        let log_is_due = self.slowed_logged_at.is_none_or(|at| now.duration_since(at) >= SLOWED_LOG_INTERVAL);
+        if is_slowed && log_is_due {
+            self.slowed_logged_at = Some(now);
+            logging::notice(format_args!(
+                "Slot migration {} cannot keep up with the writes to its slots ({remaining} bytes are left to send): \
+                 they are held for {:.0}% of the time",
+                self.job,
+                share * 100.0
+            ));
+        }
+        if is_slowed != self.is_slowed_shown {
+            self.is_slowed_shown = is_slowed;
+            let note = is_slowed.then_some("Slowing writes to the slots");
+            self.core.slot_migration.with(self.core, |jobs, _| jobs.note(self.job, note));
+        }
+    }
+
+    fn release(&self) {
+        self.core.pause.slots.release(self.slots.slots());
+        self.core.send_all(|| message::Message::Resume);
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if self.slows && !self.is_paused {
+            self.release();
+        }
+    }
+}

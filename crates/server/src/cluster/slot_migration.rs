@@ -1,0 +1,68 @@
+//! The cluster as atomic slot migration sees it.
+
+use super::{ClusterNode, Published};
+use crate::server::Server;
+use kvick_cluster::NodeId;
+use kvick_cluster::migration::{Peer, RangeList, Topology};
+use kvick_config::tables::tls::TLS_REPLICATION;
+use kvick_replication::slot_migration::Membership;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+/// This node as a source and target of slot migrations.
+pub(super) struct Member {
+    pub(super) server: &'static Server,
+    pub(super) node: &'static ClusterNode,
+}
+
+impl Membership for Member {
+    fn topology(&self) -> Arc<dyn Topology + Send + Sync> {
+        Arc::new(View { published: self.node.published(), tls: self.server.config.read(TLS_REPLICATION) })
+    }
+
+    fn claim(&self, slots: &RangeList) -> bool {
+        let ranges: Vec<RangeInclusive<u16>> = slots.ranges().iter().map(|range| range.first..=range.last).collect();
+        let mut global = self.server.keyspace.lock_global();
+        self.node.change(&mut global, |cluster, facts| {
+            let may_claim = cluster.is_primary();
+            if may_claim {
+                cluster.take_over_slots(&ranges, facts);
+            }
+            may_claim
+        })
+    }
+}
+
+/// The published topology.
+struct View {
+    published: Arc<Published>,
+    tls: bool,
+}
+
+impl Topology for View {
+    fn my_id(&self) -> NodeId {
+        self.published.topology.myself().id
+    }
+
+    fn is_primary(&self) -> bool {
+        !self.published.topology.myself().is_replica()
+    }
+
+    fn owner(&self, slot: u16) -> Option<NodeId> {
+        self.published.topology.owner(slot).map(|owner| owner.id)
+    }
+
+    fn peer(&self, id: &NodeId) -> Option<Peer> {
+        let node = self.published.topology.nodes.iter().find(|node| node.id == *id)?;
+        let port = if self.tls { node.tls_port } else { node.tcp_port };
+        Some(Peer { address: node.ip.clone(), port, human_name: node.human_name.clone() })
+    }
+
+    fn imports_manually(&self) -> bool {
+        !self.published.topology.importing.is_empty()
+    }
+
+    fn migrates_manually(&self) -> bool {
+        !self.published.topology.migrating.is_empty()
+    }
+}
