@@ -309,14 +309,16 @@ impl Keyspace {
         Address((database as u64) << 32 | partition as u64)
     }
 
-    /// Prefetches the first memory that a lookup of this hash will access: the key's
-    /// bucket if the caller is exclusive, else its partition's lock and fields.
+    /// Prefetches the first memory that a lookup of this hash will access: the key's bucket if the caller is exclusive
+    /// and has few partitions, which stay in the cache, else its partition's lock and fields.
     #[inline]
     pub fn prefetch_bucket(&self, number: usize, hash: u64, exclusive: Option<&Exclusive>) {
         let slots = self.slots(self.database_at(number));
         match exclusive {
-            Some(_) => self.peek_partition(slots, hash, exclusive, |partition| partition.table().prefetch_bucket(hash)),
-            None => slots[self.partition_of(hash)].prefetch(),
+            Some(_) if !self.is_by_slot() => {
+                self.peek_partition(slots, hash, exclusive, |partition| partition.table().prefetch_bucket(hash))
+            }
+            _ => slots[self.partition_of(hash)].prefetch(),
         }
     }
 
@@ -331,7 +333,13 @@ impl Keyspace {
     #[inline]
     pub fn prefetch_entries(&self, number: usize, hashes: &[u64], exclusive: Option<&Exclusive>) {
         let slots = self.slots(self.database_at(number));
-        if exclusive.is_none() {
+        if self.is_by_slot() {
+            // With so many partitions, the segments of their tables are not in the cache either.
+            for hash in hashes {
+                self.peek_partition(slots, *hash, exclusive, |partition| partition.table().prefetch_segment());
+            }
+        }
+        if exclusive.is_none() || self.is_by_slot() {
             for hash in hashes {
                 self.peek_partition(slots, *hash, exclusive, |partition| partition.table().prefetch_bucket(*hash));
             }

@@ -131,6 +131,12 @@ impl Table {
             + size_of_val(self.directory())
     }
 
+    /// Prefetches what leads to the home bucket of this hash: the segment of a table that has no directory.
+    #[inline]
+    pub fn prefetch_segment(&self) {
+        prefetch_address(self.segments.as_ptr().cast());
+    }
+
     /// Prefetches the home bucket of this hash.
     #[inline]
     pub fn prefetch_bucket(&self, hash: u64) {
