@@ -333,12 +333,6 @@ impl Keyspace {
     #[inline]
     pub fn prefetch_entries(&self, number: usize, hashes: &[u64], exclusive: Option<&Exclusive>) {
         let slots = self.slots(self.database_at(number));
-        if self.is_by_slot() {
-            // With so many partitions, the segments of their tables are not in the cache either.
-            for hash in hashes {
-                self.peek_partition(slots, *hash, exclusive, |partition| partition.table().prefetch_segment());
-            }
-        }
         if exclusive.is_none() || self.is_by_slot() {
             for hash in hashes {
                 self.peek_partition(slots, *hash, exclusive, |partition| partition.table().prefetch_bucket(*hash));
