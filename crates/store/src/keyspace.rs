@@ -332,8 +332,8 @@ impl Keyspace {
         Address((database as u64) << 32 | partition as u64)
     }
 
-    /// Prefetches the first memory that a lookup of this hash will access: the key's
-    /// bucket if the caller is exclusive, else its partition's lock and fields.
+    /// Prefetches the first memory that a lookup of this hash will access: the key's bucket if the caller is exclusive
+    /// and has few partitions, which stay in the cache, else its partition's lock and fields.
     #[inline]
     pub fn prefetch_bucket(&self, number: usize, hash: u64, exclusive: Option<&Exclusive>) {
         let slots = self.slots(self.database_at(number));

@@ -6,6 +6,7 @@
 //! directory  --->  segments  --->  buckets of one cache line: eight words, each  tag << 48 | pointer | flag
 //! ```
 //!
+//! - A table with one segment keeps it in itself and needs no directory.
 //! - The **directory** maps the hash's first bits to a **segment** (extendible hashing). A segment that is full at its
 //!   largest size splits in two by the next bit; nothing else moves, so no growth step costs more than one segment.
 //! - A **segment** is a small array of buckets that grows by a quarter or less ([`STEPS`], each exactly
@@ -39,6 +40,7 @@ use segment::{
     BUCKET, Bucket, FLAG, POINTER_MASK, STEP_MAX, STEPS, Segment, is_full, matches, pointer_bits, pointer_of, prefetch,
     step_for, tag_in, tag_of, tags_equal, word_of,
 };
+use smallvec::SmallVec;
 use std::hint::select_unpredictable;
 use std::ptr::NonNull;
 
@@ -61,7 +63,8 @@ pub struct Table {
     /// The value of `mark` in marked segments.
     mark: bool,
     directory: Option<Box<[u32]>>,
-    segments: Vec<Segment>,
+    /// The only segment of a small table is in the table itself: one cache line less on the way to an element.
+    segments: SmallVec<[Segment; 1]>,
     len: usize,
     flagged: usize,
 }
@@ -74,7 +77,7 @@ unsafe impl Sync for Table {}
 impl Table {
     /// An empty table; allocates nothing.
     pub const fn new() -> Self {
-        Table { depth: 0, mark: false, directory: None, segments: Vec::new(), len: 0, flagged: 0 }
+        Table { depth: 0, mark: false, directory: None, segments: SmallVec::new_const(), len: 0, flagged: 0 }
     }
 
     /// Reserves room for `count` elements in an empty table, so that
@@ -127,7 +130,7 @@ impl Table {
     /// Bytes of memory of the table itself, without the elements.
     pub fn memory(&self) -> usize {
         self.capacity() * size_of::<u64>()
-            + self.segments.capacity() * size_of::<Segment>()
+            + if self.segments.spilled() { self.segments.capacity() * size_of::<Segment>() } else { 0 }
             + size_of_val(self.directory())
     }
 
@@ -235,7 +238,11 @@ impl Table {
                 mover.offer_vec(&mut row);
                 *directory = row.into_boxed_slice();
             }
-            mover.offer_vec(&mut self.segments);
+            if self.segments.spilled() {
+                let mut segments = std::mem::take(&mut self.segments).into_vec();
+                mover.offer_vec(&mut segments);
+                self.segments = SmallVec::from_vec(segments);
+            }
         }
         let mut position = position;
         loop {
@@ -259,11 +266,11 @@ impl Table {
     /// hash of other elements, in case a segment has to split.
     #[inline]
     pub fn insert(&mut self, hash: u64, pointer: Pointer, flag: bool, hash_of: impl Fn(Pointer) -> u64) {
-        if self.directory.is_none() {
+        if self.segments.is_empty() {
             self.begin();
         }
         loop {
-            let number = self.directory()[self.directory_index(hash)] as usize;
+            let number = if self.depth == 0 { 0 } else { self.directory()[self.directory_index(hash)] as usize };
             let segment = &mut self.segments[number];
             if segment.count < segment.capacity() {
                 let tag = tag_of(hash, segment.depth);
@@ -276,12 +283,12 @@ impl Table {
         self.flagged += usize::from(flag);
     }
 
-    /// Creates the first segment. Most tables are small, so the vector is allocated for just one.
+    /// Creates the first segment. Most tables stay that small.
     #[cold]
     fn begin(&mut self) {
-        self.segments = Vec::with_capacity(1);
+        self.segments.clear();
         self.segments.push(Segment::new(STEPS[0], 0, self.mark));
-        self.directory = Some([0].into());
+        self.directory = None;
         self.depth = 0;
     }
 
@@ -496,6 +503,9 @@ impl Table {
     /// The segment of a hash, with its number.
     #[inline]
     fn numbered_segment_of(&self, hash: u64) -> Option<(u32, &Segment)> {
+        if self.depth == 0 {
+            return self.segments.first().map(|segment| (0, segment));
+        }
         let directory = self.directory.as_deref()?;
         if self.depth == 0 {
             // The only segment is found without the directory, which would be one more cache line.
@@ -541,7 +551,8 @@ impl Table {
         let Segment { depth: old_depth, mark, .. } = self.segments[number];
         debug_assert_eq!(mark, self.mark, "a segment that is not marked stays as it is");
         if old_depth == self.depth {
-            self.directory = Some(self.directory().iter().flat_map(|n| [*n, *n]).collect());
+            let directory = if self.depth == 0 { &[0][..] } else { self.directory() };
+            self.directory = Some(directory.iter().flat_map(|n| [*n, *n]).collect());
             self.depth += 1;
         }
         let depth = old_depth + 1;
