@@ -78,7 +78,7 @@ impl DumpSpec {
 }
 
 impl PendingFullSyncs {
-    /// Offers a replica its full sync. Does nothing if the replica has disconnected.
+    /// Offers an attached replica its full sync. Does nothing if the replica has disconnected meanwhile.
     fn offer(&self, core: &ReplicatedCore, replica: &Arc<Replica>, full_sync: PendingFullSync) {
         self.waiting.lock().push((replica.client.id, full_sync));
         // A disconnection detaches the replica first, and then takes what is offered.
@@ -153,7 +153,8 @@ fn join(core: &ReplicatedCore, current: &CurrentDump, replica: &Arc<Replica>) ->
         stop_after_dump: None,
     };
     current.replicas.lock().push(replica.clone());
-    pending_full_syncs.offer(core, replica, full_sync);
+    // The replica's worker is executing its request: the replica is attached after it.
+    pending_full_syncs.waiting.lock().push((replica.client.id, full_sync));
     replica.set_stage(Stage::Saving);
     core.wake(replica.client.worker);
     true
