@@ -309,8 +309,8 @@ impl Core {
         current.clone()
     }
 
-    /// Applies settings that are read with each command: makes the dispatcher check memory if a memory limit is set, and
-    /// counts the use of slots if that is enabled.
+    /// Applies settings that are read with each command: makes the dispatcher check memory if a memory limit is set,
+    /// and counts the use of slots if that is enabled.
     fn apply_to_commands(&self, runtime_config: &RuntimeConfig) {
         let limits = &runtime_config.eviction;
         if let Some(routing) = &self.routing {

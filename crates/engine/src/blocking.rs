@@ -113,8 +113,11 @@ impl Blocked {
 
 /// Answers blocked clients when the server becomes a replica; the caller holds the global lock.
 pub fn unblock_all(core: &ReplicatedCore, global: &mut Locked, stats: &WorkerStats) {
-    // In cluster mode, clients are redirected if their slot has another owner already.
-    redirect_blocked(core, global, stats);
+    if core.routing.is_some() {
+        // They are redirected to the owner of their slot, now or when the slot map with the new owner is published.
+        redirect_blocked(core, global, stats);
+        return;
+    }
     for client in core.clients.all() {
         let Some(waiter) = client.waiter.lock().clone() else { continue };
         let flags = client.flags();
@@ -199,6 +202,10 @@ impl Engine {
         }
         if self.server.admission.has(Reasons::LOADING) {
             // The current value is not yet final.
+            return false;
+        }
+        if self.server.admission.has(Reasons::REPLICA) && blocked.writes() && self.server.routing.is_some() {
+            // This server has just become a replica, and the client is about to be redirected.
             return false;
         }
         if blocked.client.is_doomed() {

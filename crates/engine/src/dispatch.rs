@@ -60,7 +60,7 @@ impl Engine {
         drop(locked);
         let reply_bytes = out.len() - start;
         let ticks = self.record_command(client.executed(args, None), command, reply_bytes, result);
-        self.count_slot(counted_slot, Invocation { command, args }, ticks, reply_bytes);
+        self.count_slot(counted_slot, Invocation { command, args }, ticks, client.sent_bytes(reply_bytes));
         client.commands += 1;
         client.redacted = 0;
         true
@@ -91,7 +91,7 @@ impl Engine {
             }
             let reply_bytes = out.len() - start;
             let ticks = self.record_command(client.executed(args, None), command, reply_bytes, result);
-            self.count_slot(counted_slot, invocation, ticks, reply_bytes);
+            self.count_slot(counted_slot, invocation, ticks, client.sent_bytes(reply_bytes));
             client.commands += 1;
             return Called::Done;
         }
@@ -155,7 +155,7 @@ impl Engine {
         let executed = client.executed(args, owned_head.as_ref());
         let reply_bytes = out.len() - start;
         let ticks = self.record_command(executed, command, reply_bytes, result);
-        self.count_slot(counted_slot, invocation, ticks, reply_bytes);
+        self.count_slot(counted_slot, invocation, ticks, client.sent_bytes(reply_bytes));
         client.commands += 1;
         client.redacted = 0;
         if client.is_reset {

@@ -177,6 +177,12 @@ impl Client {
         }
     }
 
+    /// How many bytes of a reply it receives: none if its requests come from a log.
+    #[inline]
+    pub(super) fn sent_bytes(&self, reply_bytes: usize) -> usize {
+        if self.info.is_from_log() { 0 } else { reply_bytes }
+    }
+
     /// ASKING: lets its next request, or transaction, access slots that this node imports.
     pub fn ask_next(&mut self) {
         self.asking = Asking::Next;

@@ -1,7 +1,7 @@
 //! Counts what requests use, by slot: see [`kvick_core::routing::slot_stats`].
 //!
-//! A request is counted as a whole: a transaction or a script includes its commands. A blocked request is counted when it
-//! is served. While nothing is counted, this costs one test per request.
+//! A request is counted as a whole: a transaction or a script includes its commands. A blocked request is counted when
+//! it is served. While nothing is counted, this costs one test per request.
 
 use super::engine::Engine;
 use super::invocation::Invocation;
@@ -55,7 +55,7 @@ impl Engine {
         }
     }
 
-    /// Counts a request that ran for `ticks` and got a reply of `reply_bytes`. `slot` is its
+    /// Counts a request that ran for `ticks` and got a reply of `reply_bytes`, 0 if replies are not sent. `slot` is its
     /// [`counted_slot`](Self::counted_slot).
     #[inline]
     pub(super) fn count_slot(&mut self, slot: Option<u16>, invocation: Invocation<'_>, ticks: u64, reply_bytes: usize) {

@@ -30,8 +30,9 @@ impl ReplicatedCore {
         self.unblock_clients(global, stats);
     }
 
-    /// The same, but clients that wait for a key keep waiting, since the server may remain the primary.
-    pub(crate) fn set_primary(&self, target: Target) {
+    /// The same, but clients that wait for a key keep waiting: the server may remain the primary, or the cluster
+    /// redirects them.
+    pub fn set_primary(&self, target: Target) {
         let replication = &self.replication;
         if !replication.upstream.is_replica() {
             logging::notice(format_args!(

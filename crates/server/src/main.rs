@@ -21,5 +21,5 @@ const SETTINGS: &std::ffi::CStr =
     c"slab_sizes:1-128:16|640-768:1|896-896:2|1280-1280:1|8192-8192:8,dirty_decay_ms:1000";
 
 fn main() -> ExitCode {
-    kvick_server::process::run_script_call()
+    kvick_server::process::run()
 }

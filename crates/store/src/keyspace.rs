@@ -222,7 +222,8 @@ impl Keyspace {
 
     /// True when the database has no keys.
     pub fn is_empty(&self, number: usize) -> bool {
-        self.len(number) == 0
+        let slots = self.databases[self.database_at(number)].slots.get();
+        slots.is_none_or(|slots| slots.iter().all(|slot| slot.len.load(Ordering::Relaxed) == 0))
     }
 
     /// Keys with an expiry in a database, counted without locks.
@@ -337,8 +338,11 @@ impl Keyspace {
     pub fn prefetch_bucket(&self, number: usize, hash: u64, exclusive: Option<&Exclusive>) {
         let slots = self.slots(self.database_at(number));
         match exclusive {
-            Some(_) => self.peek_partition(slots, hash, exclusive, |partition| partition.table().prefetch_bucket(hash)),
-            None => slots[self.partition_of(hash)].prefetch(),
+            Some(_) if !self.hasher.is_by_slot() => {
+                self.peek_partition(slots, hash, exclusive, |partition| partition.table().prefetch_bucket(hash))
+            }
+            // With thousands of partitions, their own fields are rarely in the cache.
+            _ => slots[self.partition_of(hash)].prefetch(),
         }
     }
 
@@ -353,7 +357,12 @@ impl Keyspace {
     #[inline]
     pub fn prefetch_entries(&self, number: usize, hashes: &[u64], exclusive: Option<&Exclusive>) {
         let slots = self.slots(self.database_at(number));
-        if exclusive.is_none() {
+        if self.hasher.is_by_slot() {
+            for hash in hashes {
+                self.peek_partition(slots, *hash, exclusive, |partition| partition.table().prefetch_segments());
+            }
+        }
+        if exclusive.is_none() || self.hasher.is_by_slot() {
             for hash in hashes {
                 self.peek_partition(slots, *hash, exclusive, |partition| partition.table().prefetch_bucket(*hash));
             }

@@ -5,9 +5,10 @@
 //! next `}`, only that substring is hashed, so that related keys can share a slot.
 //!
 //! Every request of a cluster computes the CRC of its keys, by [`folding`] if the processor can multiply polynomials.
-//! Otherwise it takes sixteen bytes at a time, each looked up in a table of its own ("slicing"): the CRC is linear, so the sum over a block is the sum of what each byte adds at its
-//! distance from the block's end. The lookups do not depend on each other. The CRC starts at 0, so leading zero bytes
-//! do not change it, and a key's odd bytes are its first block, padded in front.
+//! Otherwise it takes sixteen bytes at a time, each looked up in a table of its own ("slicing"): the CRC is linear, so
+//! the sum over a block is the sum of what each byte adds at its distance from the block's end. The lookups do not
+//! depend on each other. The CRC starts at 0, so leading zero bytes do not change it, and a key's odd bytes are its
+//! first block, padded in front.
 
 #[cfg(target_arch = "x86_64")]
 mod folding;
@@ -61,8 +62,8 @@ pub fn slot(key: &[u8]) -> u16 {
     (if has_brace(key) { crc16_of_tagged(key) } else { crc16(key) }) % SLOTS
 }
 
-/// A short text whose slot is `slot`, for use as a hash tag: the first in the order of length, then of digits, lower-case
-/// and upper-case letters. Empty for numbers that are not slots.
+/// A short text whose slot is `slot`, for use as a hash tag: the first in the order of length, then of digits,
+/// lower-case and upper-case letters. Empty for numbers that are not slots.
 pub fn tag(slot: u16) -> &'static str {
     static TAGS: LazyLock<Vec<String>> = LazyLock::new(find_tags);
     TAGS.get(usize::from(slot)).map_or("", String::as_str)

@@ -131,6 +131,12 @@ impl Table {
             + size_of_val(self.directory())
     }
 
+    /// Prefetches the first segment, the only one of a small table.
+    #[inline]
+    pub fn prefetch_segments(&self) {
+        prefetch_address(self.segments.as_ptr().cast());
+    }
+
     /// Prefetches the home bucket of this hash.
     #[inline]
     pub fn prefetch_bucket(&self, hash: u64) {
@@ -491,6 +497,10 @@ impl Table {
     #[inline]
     fn numbered_segment_of(&self, hash: u64) -> Option<(u32, &Segment)> {
         let directory = self.directory.as_deref()?;
+        if self.depth == 0 {
+            // The only segment is found without the directory, which would be one more cache line.
+            return self.segments.first().map(|segment| (0, segment));
+        }
         let index = self.directory_index(hash);
         debug_assert!(index < directory.len());
         // SAFETY: the directory has an entry for every value of its index bits, and each names a segment.

@@ -381,15 +381,16 @@ impl Worker {
             return;
         }
         let Some(mut connection) = self.connections.try_remove(token) else { return };
-        if let Socket::Tls(stream) = &mut connection.socket {
-            stream.send_close_notify();
-        }
         if connection.awaiting_fsync > 0 {
             self.forget_awaiting(token);
         }
         // A socket that cannot be deregistered is closed anyway.
         let _ = connection.socket.deregister(self.poll.registry());
         self.server.clients.remove(connection.client.info.id);
+        if let Socket::Tls(stream) = &mut connection.socket {
+            // A client that has read the end is not listed any more.
+            stream.send_close_notify();
+        }
         connection.client.unsubscribe_all(&self.server.pubsub);
         connection.client.stop_tracking(self.server);
         connection.client.end_monitor(self.server);

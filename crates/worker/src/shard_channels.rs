@@ -1,7 +1,7 @@
 //! Ends subscriptions to shard channels in slots that this node's shard has lost.
 //!
-//! The engine announces a loss to all workers once the new slot map is current, so no new subscription to such a channel
-//! begins meanwhile. Each worker unsubscribes its own connections and tells them so.
+//! The engine announces a loss to all workers once the new slot map is current, so no new subscription to such a
+//! channel begins meanwhile. Each worker unsubscribes its own connections and tells them so.
 
 use super::Worker;
 use super::delivery::Encoded;

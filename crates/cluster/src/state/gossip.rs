@@ -17,6 +17,9 @@ const CLOCK_TOLERANCE_MS: i64 = 500;
 /// Longest time that another node may have a node forgotten.
 const FORGOTTEN_SECONDS_MAX: u64 = 365 * 24 * 3600;
 
+/// Most nodes that are added because others tell about them.
+const NODES_MAX: usize = 16_384;
+
 const FAILURE: NodeFlags = NodeFlags::PFAIL.union(NodeFlags::FAIL);
 
 impl Cluster {
@@ -102,24 +105,31 @@ impl Cluster {
         extensions
     }
 
-    /// Takes over what a message says about other nodes. `sender` is `None` if it is not known, or in handshake.
-    pub(super) fn process_gossip(&mut self, sender: Option<NodeKey>, gossip: Gossip<'_>, facts: &Facts<'_>) {
+    /// Takes over what a message says about other nodes.
+    pub(super) fn process_gossip(&mut self, sender: NodeKey, gossip: Gossip<'_>, facts: &Facts<'_>) {
         for entry in gossip.iter() {
             match self.nodes.find(&entry.node) {
                 Some(key) if key == self.myself => {}
                 Some(key) => self.process_entry(sender, key, &entry, facts),
-                None if sender.is_some() => self.add_from_gossip(&entry, facts),
-                None => {}
+                None => self.add_from_gossip(&entry, facts),
+            }
+        }
+    }
+
+    /// Adds the nodes that a MEET message of an unknown node tells about: an operator has decided that the clusters are
+    /// one. What it says about known nodes does not count yet.
+    pub(super) fn add_nodes_of_meet(&mut self, gossip: Gossip<'_>, facts: &Facts<'_>) {
+        for entry in gossip.iter() {
+            if self.nodes.find(&entry.node).is_none() {
+                self.add_from_gossip(&entry, facts);
             }
         }
     }
 
     /// Takes over what a message says about a node that is known.
-    fn process_entry(&mut self, sender: Option<NodeKey>, key: NodeKey, entry: &GossipEntry<'_>, facts: &Facts<'_>) {
+    fn process_entry(&mut self, sender: NodeKey, key: NodeKey, entry: &GossipEntry<'_>, facts: &Facts<'_>) {
         let is_failing = entry.flags.intersects(FAILURE);
-        if let Some(sender) = sender {
-            self.process_report(sender, key, is_failing, facts);
-        }
+        self.process_report(sender, key, is_failing, facts);
         let node = &self.nodes[key];
         if !is_failing && node.is_normal() && node.ping_sent.is_none() && self.failure_reports(key, facts.ms()) == 0 {
             let time_ms = i64::from(entry.pong_received) * 1000;
@@ -188,7 +198,8 @@ impl Cluster {
     /// Adds a node that a member has told about. It is trusted: a handshake with its address could lead into another
     /// cluster, if the address is in use again.
     fn add_from_gossip(&mut self, entry: &GossipEntry<'_>, facts: &Facts<'_>) {
-        if entry.flags.contains(NodeFlags::NO_ADDRESS) || self.is_blacklisted(&entry.node, facts.ms()) {
+        let is_useless = entry.flags.contains(NodeFlags::NO_ADDRESS) || self.nodes.len() >= NODES_MAX;
+        if is_useless || self.is_blacklisted(&entry.node, facts.ms()) {
             return;
         }
         let (tcp, tls) = self.client_ports(entry.port, entry.secondary_port);

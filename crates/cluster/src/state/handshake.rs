@@ -72,33 +72,29 @@ impl Cluster {
     /// MEET from an unknown node: adds it in handshake.
     fn receive_meet(&mut self, id: LinkId, header: &Header<'_>, ping: &Ping<'_>, facts: &Facts<'_>) {
         let Some(link) = self.links.get(&id) else { return };
-        let key = match link.node {
-            // It was repeated before this node could connect.
-            Some(key) => key,
-            None => {
-                let ip = if header.ip.is_empty() { link.peer_ip.clone() } else { header.ip.to_owned() };
-                if ip.is_empty() {
-                    log!(
-                        self,
-                        Notice,
-                        "Closing cluster link due to failure to retrieve IP from the connection, possibly caused by a \
-                         closed connection."
-                    );
-                    self.close_link(Some(id), facts.ms());
-                    return;
-                }
-                if self.nodes.iter().filter(|(_, node)| node.in_handshake()).count() >= HANDSHAKES_MAX {
-                    log!(self, Warning, "Ignoring MEET from {ip}: too many handshakes are under way.");
-                    return;
-                }
-                self.add_from_meet(id, ip, header, facts)
+        // It may be repeated before this node could connect.
+        if link.node.is_none() {
+            let ip = if header.ip.is_empty() { link.peer_ip.clone() } else { header.ip.to_owned() };
+            if ip.is_empty() {
+                log!(
+                    self,
+                    Notice,
+                    "Closing cluster link due to failure to retrieve IP from the connection, possibly caused by a \
+                     closed connection."
+                );
+                self.close_link(Some(id), facts.ms());
+                return;
             }
-        };
-        // Its gossip is trusted as well: an operator has decided that the clusters are one.
-        self.process_gossip(Some(key), ping.gossip, facts);
+            if self.nodes.iter().filter(|(_, node)| node.in_handshake()).count() >= HANDSHAKES_MAX {
+                log!(self, Warning, "Ignoring MEET from {ip}: too many handshakes are under way.");
+                return;
+            }
+            self.add_from_meet(id, ip, header, facts);
+        }
+        self.add_nodes_of_meet(ping.gossip, facts);
     }
 
-    fn add_from_meet(&mut self, id: LinkId, ip: String, header: &Header<'_>, facts: &Facts<'_>) -> NodeKey {
+    fn add_from_meet(&mut self, id: LinkId, ip: String, header: &Header<'_>, facts: &Facts<'_>) {
         let name = self.random.node_id();
         let key = self.add_node(name, NodeFlags::HANDSHAKE, facts.ms());
         let (tcp, tls) = self.client_ports(header.port, header.secondary_port);
@@ -109,7 +105,6 @@ impl Cluster {
         node.flags.set(NodeFlags::EXTENSIONS, understands_extensions);
         self.bind_inbound(key, id, facts.ms());
         self.todo(Todo::SAVE);
-        key
     }
 
     /// MEET from a member, long after the handshake: it does not see the link of this node, so opens a new one.

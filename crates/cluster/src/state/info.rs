@@ -71,7 +71,7 @@ impl Cluster {
         &self.statistics
     }
 
-    /// CONFIG RESETSTAT.
+    /// Sets the counters of the bus to zero, as CONFIG RESETSTAT does.
     pub fn reset_statistics(&mut self) {
         self.statistics = Statistics::default();
     }
@@ -173,25 +173,25 @@ impl Cluster {
         let (announced_port, port) =
             if client.tls { (node.client_tls_port, node.tls_port) } else { (node.client_tcp_port, node.tcp_port) };
         let port = if announced_port != 0 { announced_port } else { port };
-        write!(out, "{} {ip}:{port}@{}", node.id, node.bus_port)?;
+        // Thousands of lines may be wanted: no formatting machinery.
+        out.push_str(node.id.as_str());
+        out.push(' ');
+        out.push_str(ip);
+        push_number(out, ':', u64::from(port));
+        push_number(out, '@', u64::from(node.bus_port));
         if !node.hostname.is_empty() {
-            write!(out, ",{}", node.hostname)?;
+            out.push(',');
+            out.push_str(&node.hostname);
         }
         out.push(' ');
         node.flags.write_words(out);
-        match node.replica_of {
-            Some(primary) => write!(out, " {}", self.nodes[primary].id)?,
-            None => out.push_str(" -"),
-        }
+        out.push(' ');
+        out.push_str(node.replica_of.map_or("-", |primary| self.nodes[primary].id.as_str()));
+        push_number(out, ' ', facts.now.unix_of(node.ping_sent).max(0) as u64);
+        push_number(out, ' ', facts.now.unix_of(node.pong_received).max(0) as u64);
+        push_number(out, ' ', self.epoch_of(key));
         let connected = node.link.is_some() || key == self.myself;
-        write!(
-            out,
-            " {} {} {} {}",
-            facts.now.unix_of(node.ping_sent),
-            facts.now.unix_of(node.pong_received),
-            self.epoch_of(key),
-            if connected { "connected" } else { "disconnected" }
-        )?;
+        out.push_str(if connected { " connected" } else { " disconnected" });
         out.push_str(node.slots_text.get_or_init(|| slots_text(node).into_boxed_str()));
         if key == self.myself {
             self.write_open_slots(out)?;
@@ -242,6 +242,24 @@ impl fmt::Display for Label<'_> {
         self.cluster.write_human_name(f, self.key)?;
         f.write_str(")")
     }
+}
+
+/// Appends a separator and a number.
+fn push_number(out: &mut String, separator: char, number: u64) {
+    let mut digits = [0; 20];
+    let mut start = digits.len();
+    let mut rest = number;
+    loop {
+        start -= 1;
+        digits[start] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    out.push(separator);
+    // Never empty: digits are ASCII.
+    out.push_str(std::str::from_utf8(&digits[start..]).unwrap_or_default());
 }
 
 /// The slots of a node, each range after a space.

@@ -152,6 +152,18 @@ impl Cluster {
         }
     }
 
+    /// The node at the other end of an inbound link is not the one that was there before.
+    pub(super) fn unbind_inbound(&mut self, key: NodeKey, id: LinkId, now_ms: u64) {
+        let node = &mut self.nodes[key];
+        if node.inbound == Some(id) {
+            node.inbound = None;
+            node.inbound_lost_ms = now_ms;
+        }
+        if let Some(link) = self.links.get_mut(&id) {
+            link.node = None;
+        }
+    }
+
     /// Closes the links of a node that hold more unsent bytes than the limit.
     pub(super) fn enforce_send_buffer_limit(&mut self, key: NodeKey, now_ms: u64) {
         let limit = self.settings.link_send_buffer_limit;

@@ -30,6 +30,7 @@
 //! - A sender that is not a known node changes nothing, except that MEET starts a handshake with its address.
 
 mod actions;
+mod audit;
 mod claims;
 mod commands;
 mod election;
@@ -212,6 +213,7 @@ impl Cluster {
         let ip_changed = settings.announce.ip != self.settings.announce.ip;
         self.settings = settings;
         self.apply_settings(ip_changed);
+        self.todo(Todo::STATE);
     }
 
     /// The configuration.
@@ -273,13 +275,14 @@ impl Cluster {
         if key == self.myself { facts.replication_offset } else { self.nodes[key].replication_offset }
     }
 
-    /// The node at the top of the chain of primaries.
+    /// The node at the top of the chain of primaries. Messages that crossed can make a chain a circle for a moment;
+    /// then it is some node of it.
     fn primary_of(&self, key: NodeKey) -> NodeKey {
         let mut primary = key;
-        while let Some(next) = self.nodes[primary].replica_of {
-            primary = next;
-            if primary == key {
-                break;
+        for _ in 0..self.nodes.len() {
+            match self.nodes[primary].replica_of {
+                Some(next) if next != key => primary = next,
+                _ => break,
             }
         }
         primary

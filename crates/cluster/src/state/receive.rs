@@ -144,9 +144,19 @@ impl Cluster {
 
     /// The node that has sent a message, if it is known. Binds an inbound link to it.
     fn sender(&mut self, id: LinkId, header: &Header<'_>, facts: &Facts<'_>) -> Option<NodeKey> {
-        let link_node = self.links.get(&id)?.node;
+        let link = self.links.get(&id)?;
+        let mut link_node = link.node;
         if let Some(node) = link_node.filter(|key| !self.nodes[*key].in_handshake()) {
-            return Some(node);
+            if self.nodes[node].id == header.sender {
+                return Some(node);
+            }
+            if !link.inbound {
+                // Another node answers at this address. What it says about itself must not be taken for the epoch or
+                // the offset of the node that was there.
+                return None;
+            }
+            self.unbind_inbound(node, id, facts.ms());
+            link_node = None;
         }
         let sender = self.nodes.find(&header.sender).filter(|key| !self.nodes[*key].in_handshake())?;
         if link_node.is_none() && sender != self.myself {
@@ -240,7 +250,7 @@ impl Cluster {
         if self.nodes[sender].is_primary() && header.config_epoch == self.me().config_epoch {
             self.resolve_collision(sender);
         }
-        self.process_gossip(Some(sender), ping.gossip, facts);
+        self.process_gossip(sender, ping.gossip, facts);
         self.process_extensions(sender, ping.extensions, facts);
     }
 

@@ -187,9 +187,12 @@ impl Cluster {
         self.todo(Todo::SAVE | Todo::STATE);
     }
 
-    /// Makes this node, which has no slots, a replica of another one.
+    /// Makes this node a replica of another one. It should own no slots; any that it has are free then.
     pub(super) fn set_primary(&mut self, key: NodeKey, close_slots: bool, full_sync: bool) {
-        debug_assert!(key != self.myself && self.me().slot_count == 0, "only a node without slots can be a replica");
+        if key == self.myself {
+            return;
+        }
+        self.unassign_all_of(self.myself);
         let before = self.me().replica_of;
         let me = &mut self.nodes[self.myself];
         me.flags -= NodeFlags::PRIMARY | NodeFlags::MIGRATE_TO | NodeFlags::PRIMARY_FAILED;

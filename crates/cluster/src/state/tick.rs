@@ -87,7 +87,7 @@ impl Cluster {
             }
             self.meet_again_if_unknown(key, facts);
             let node = &self.nodes[key];
-            if node.link.is_some() {
+            if node.link.is_some() || node.ip.is_empty() {
                 continue;
             }
             let is_recent = elapsed(facts.ms(), node.connect_attempt) < half_ms / CONNECTS_PER_TIMEOUT;

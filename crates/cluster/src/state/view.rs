@@ -248,6 +248,16 @@ impl Cluster {
         self.owner(slot).map(|owner| self.nodes[owner].id)
     }
 
+    /// The target of a slot that this node is migrating (SETSLOT MIGRATING).
+    pub fn migrating_to(&self, slot: u16) -> Option<NodeId> {
+        self.migrating.get(&slot).map(|target| self.nodes[*target].id)
+    }
+
+    /// The source of a slot that this node is importing (SETSLOT IMPORTING).
+    pub fn importing_from(&self, slot: u16) -> Option<NodeId> {
+        self.importing.get(&slot).map(|source| self.nodes[*source].id)
+    }
+
     /// The highest epoch known.
     pub fn current_epoch(&self) -> Epoch {
         self.current_epoch

@@ -47,8 +47,8 @@ pub struct Request<'a> {
 
 impl<'a> Request<'a> {
     /// Parses the arguments after the key. STORE is valid only if `may_store` is set. Patterns that refer to other keys
-    /// are valid only if the client may read every key and, in cluster mode, these keys are in `slot`, that of the sorted
-    /// key.
+    /// are valid only if the client may read every key and, in cluster mode, these keys are in `slot`, that of the
+    /// sorted key.
     pub fn parse(
         args: Args<'a>,
         may_store: bool,

@@ -102,8 +102,8 @@ impl Routing {
 
     /// Makes a map the current one and returns the previous one. `global` proves that no batch runs.
     ///
-    /// Clients that wait for keys, and subscribers of shard channels, may have to be redirected afterwards: the engine's
-    /// `routing::publish` calls this and does that.
+    /// Clients that wait for keys, and subscribers of shard channels, may have to be redirected afterwards: the
+    /// engine's `routing::publish` calls this and does that.
     pub fn publish(&self, map: SlotMap, global: &mut Locked) -> Arc<SlotMap> {
         assert!(global.is_global(), "slot maps are published while no request runs");
         for (index, word) in self.served.iter().enumerate() {

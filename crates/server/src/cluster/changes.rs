@@ -12,9 +12,11 @@ use kvick_core::pause::PauseReason;
 use kvick_core::pubsub::publication::Address;
 use kvick_core::routing::{ClusterState, DownReason, NO_NODE, NodeAddress, RouteNode, SlotMap};
 use kvick_durability::persistence;
+use kvick_replication::role::ROLE_CHANGED_ERROR;
 use kvick_replication::upstream::Target;
 use kvick_store::{Locked, log};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 impl ClusterNode {
     /// Makes all queued changes.
@@ -39,7 +41,10 @@ impl ClusterNode {
                 if full_sync {
                     server.replication.history.lock().change_id();
                 }
-                server.become_replica(Target { host: ip, port }, global, &server.stats[0]);
+                server.set_primary(Target { host: ip, port });
+                server.aof.unblock_waiting_clients(server, ROLE_CHANGED_ERROR);
+                // The slot map, which is published next, redirects those that wait for keys.
+                self.awaits_full_sync.store(full_sync, Ordering::Relaxed);
             }
             Action::FlushData => self.flush_data(global),
             // A worker deletes them: it can tell clients that have cached them.

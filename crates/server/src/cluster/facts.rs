@@ -14,8 +14,13 @@ impl Host for ClusterNode {
         let heard_ms = if upstream.is_connected() { &upstream.last_io_ms } else { &upstream.down_since_ms };
         let data_age_ms = (clock::unix_ms() - heard_ms.load(Ordering::Relaxed)).max(0) as u64;
         let keys_in_slot = |slot| (0..keyspace.databases()).map(|db| keyspace.slot_len(db, slot) as u64).sum();
-        // A replica that receives a dump has no data that others could use.
-        let has_data = !upstream.is_replica() || upstream.stage() != LinkStage::Receiving;
+        // A replica whose data is being replaced has none that others could use.
+        let is_synced = !upstream.is_replica() || upstream.is_connected();
+        if is_synced {
+            self.awaits_full_sync.store(false, Ordering::Relaxed);
+        }
+        let is_replacing = upstream.stage() == LinkStage::Receiving || self.awaits_full_sync.load(Ordering::Relaxed);
+        let has_data = is_synced || !is_replacing;
         let jobs = server.slot_migration.slot_sets();
         use_facts(&Facts {
             now,

@@ -54,6 +54,8 @@ pub struct ClusterNode {
     queued: Condvar,
     /// Whether a database had keys when that was last checked; the bus need not know it exactly.
     had_keys: std::sync::atomic::AtomicBool,
+    /// Whether this replica has followed another primary, whose data it does not have yet.
+    awaits_full_sync: std::sync::atomic::AtomicBool,
     turns: Turns,
     debug: Mutex<DebugSettings>,
 }

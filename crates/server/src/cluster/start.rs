@@ -68,6 +68,7 @@ pub fn start(server: &'static Server) -> Result<&'static ClusterNode, StartError
         queue: Mutex::new(Queue::default()),
         queued: Condvar::new(),
         had_keys: AtomicBool::new(false),
+        awaits_full_sync: AtomicBool::new(false),
         turns: Turns::new(server.workers()),
         debug: Mutex::default(),
     }));

@@ -8,6 +8,7 @@ mod banner;
 mod daemon;
 pub mod limits;
 mod memory_test;
+pub mod restart;
 pub mod shutdown;
 mod start;
 mod system;
@@ -18,11 +19,16 @@ use kvick_config::arguments::Invocation;
 use std::process::ExitCode;
 
 /// Runs the program: what `main` does.
-pub fn run_script_call() -> ExitCode {
+pub fn run() -> ExitCode {
     let args: Vec<_> = std::env::args_os().collect();
     let program = args.first().cloned().unwrap_or_else(|| "kvick-server".into());
+    restart::remember(args.get(1..).unwrap_or_default());
     match Invocation::parse(args.get(1..).unwrap_or_default()) {
-        Invocation::Serve(sources) => start::serve(&program, &sources),
+        Invocation::Serve(sources) => {
+            let ended = start::serve(&program, &sources);
+            restart::restart_if_requested();
+            ended
+        }
         Invocation::Version => print(&format!("Valkey server {}\n", version::line())),
         Invocation::Help => print(version::HELP),
         Invocation::CheckSystem => system::report(),

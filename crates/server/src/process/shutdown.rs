@@ -38,8 +38,6 @@ pub struct Request {
     is_saving: AtomicBool,
     /// A shutdown that waits for replicas.
     waiting: Mutex<Option<Waiting>>,
-    /// Whether the process starts again after it, for tests.
-    pub restarts: AtomicBool,
 }
 
 /// A shutdown that waits for replicas.

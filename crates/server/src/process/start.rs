@@ -36,10 +36,8 @@ use kvick_runtime::logging;
 use kvick_runtime::version::{KVICK, VALKEY};
 use kvick_worker::Worker;
 use std::ffi::OsStr;
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
-use std::sync::atomic::Ordering;
+use std::path::PathBuf;
+use std::process::ExitCode;
 use std::sync::mpsc;
 
 /// A smaller `maxmemory` is probably a mistake.
@@ -226,17 +224,7 @@ fn work(server: &'static Server, listeners: Listeners) -> Result<(), Failure> {
         // A panic of a worker ends the process.
         let _ = thread.join();
     }
-    if server.shutdown.restarts.load(Ordering::SeqCst) {
-        restart(&server.executable);
-    }
     loaded
-}
-
-/// Replaces the process by a new one with the same arguments. Returns only if that fails.
-fn restart(executable: &Path) {
-    logging::flush();
-    let error = Command::new(executable).args(std::env::args_os().skip(1)).exec();
-    logging::warning(format_args!("Cannot start {} again: {error}", executable.display()));
 }
 
 /// The data is loaded: enables commands, and the deletion of expired keys.

@@ -1,6 +1,7 @@
 //! Failures, elections, manual failovers, replica migration, and the stricter rules.
 
 use super::*;
+use crate::bus::{Body, Header, Message, MessageFlags};
 use crate::state::{Action, CommandError, FailReason, FailoverMode, Safety};
 
 #[test]
@@ -322,4 +323,66 @@ fn an_empty_primary_waits_for_its_replica() {
     net.run_until("all agree", 20_000, |net| net.all_ok() && net.agrees());
     assert_eq!(net.hosts[0].keys.len(), 1);
     assert!(!net.hosts[0].cluster.waits_for_takeover());
+}
+
+#[test]
+fn a_pause_is_announced_only_when_writes_are_paused() {
+    let mut net = Net::cluster(3, 1);
+    let request = |cluster: &mut Cluster, facts: &Facts<'_>| {
+        cluster.failover(FailoverMode::Coordinated, None, false, "test", facts)
+    };
+    net.command(3, request).expect("it is a replica");
+    // The primary is asked to pause, and has not done so: nothing that it sends says that it has.
+    let facts = Facts::without_data(net.now());
+    let Some((_, Event::Frame { to: 0, link, frame })) = net.queue.pop_back() else { panic!("a request") };
+    let mut actions = Vec::new();
+    let primary = &mut net.hosts[0].cluster;
+    primary.received(link, &frame, &facts);
+    primary.tick(&facts);
+    primary.settle(&facts, &mut actions);
+    assert!(actions.iter().any(|action| matches!(action, Action::PauseWrites { .. })));
+    let is_paused = |action: &Action| match action {
+        Action::Send { frame, .. } => frame[2253] & 1 == 1,
+        _ => false,
+    };
+    assert!(!actions.iter().any(is_paused));
+    actions.clear();
+    primary.writes_paused(&facts);
+    primary.settle(&facts, &mut actions);
+    assert!(actions.iter().any(is_paused));
+}
+
+#[test]
+fn of_two_candidates_in_an_epoch_one_gets_the_vote() {
+    let mut net = Net::cluster(3, 2);
+    let (epoch, slots) = (net.hosts[1].cluster.current_epoch() + 1, net.hosts[0].cluster.my_slots().clone());
+    let mut votes = 0;
+    for candidate in [3, 6, 3] {
+        let header = Header {
+            current_epoch: epoch,
+            config_epoch: net.hosts[0].cluster.my_config_epoch(),
+            replication_offset: 1_000,
+            sender: net.id(candidate),
+            slots: slots.view(),
+            primary: Some(net.id(0)),
+            ip: "",
+            port: 6379,
+            secondary_port: 0,
+            bus_port: 16379,
+            flags: NodeFlags::REPLICA,
+            state: ClusterState::Ok,
+            message_flags: MessageFlags::FORCE_ACK,
+        };
+        let mut frame = Vec::new();
+        Message::Full { header, body: Body::FailoverAuthRequest }.encode(&mut frame).expect("a valid message");
+        let peers = &net.hosts[1].peers;
+        let link = peers.iter().find(|(_, (peer, _))| *peer == candidate).map(|(link, _)| *link).expect("a link");
+        let facts = Facts::without_data(net.now());
+        let mut actions = Vec::new();
+        net.hosts[1].cluster.received(link, &frame, &facts);
+        net.hosts[1].cluster.settle(&facts, &mut actions);
+        votes += actions.iter().filter(|action| matches!(action, Action::Send { frame, .. } if frame[13] == 6)).count();
+    }
+    assert_eq!(votes, 1);
+    assert_eq!(net.hosts[1].cluster.last_vote_epoch(), epoch);
 }

@@ -6,6 +6,7 @@
 mod commands;
 mod failover;
 mod membership;
+mod random;
 mod slots;
 
 use super::{Accepted, Action, Cluster, Facts, LinkId, Now, Settings, SlotJobs};
@@ -212,7 +213,10 @@ impl Net {
                         host.deleted.insert(slot);
                     }
                 }
-                Action::PauseWrites { .. } => host.writes_paused = true,
+                Action::PauseWrites { .. } => {
+                    host.writes_paused = true;
+                    self.command(index, |cluster, facts| cluster.writes_paused(facts));
+                }
                 Action::ResumeWrites => host.writes_paused = false,
                 Action::Publish { message, sharded, .. } => host.published.push((message, sharded)),
                 Action::TopologyChanged

@@ -351,7 +351,7 @@ pub const CLUSTER: Command<SessionHandler> = Command::container(
                 )
                 .tips(&["nondeterministic_output", "request_policy:all_shards"])
                 .args(SLOT_STATS),
-            disabled,
+            super::slot_stats::slot_stats,
         ),
         Command::new(
             about("slots", 2, READ_ONLY)
@@ -386,15 +386,18 @@ pub const ASKING: Command<SessionHandler> = Command::new(
         "O(1)",
         "Allows the next command to access a slot that is being imported.",
     ),
-    disabled,
+    asking,
 );
 
 const fn about(name: &'static str, arity: i16, flags: &'static [Flags]) -> Spec {
     Spec::new(name, arity).flags(flags)
 }
 
-fn disabled(_: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
-    Err(Error::text("ERR This instance has cluster support disabled"))
+fn asking(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
+    node(cx)?;
+    cx.client.ask_next();
+    cx.reply.ok();
+    Ok(())
 }
 
 /// The cluster node that this server is.

@@ -1,14 +1,40 @@
 //! Deliberate crashes, for tests.
 
+use crate::process::{restart, shutdown};
+use crate::server::HasServer;
 use kvick_commands::context::Error;
-use kvick_engine::session::Session;
+use kvick_config::words::ShutdownFlags;
+use kvick_engine::session::{Fate, Session};
 use kvick_resp::Args;
+use kvick_resp::format::parse_i64;
 use std::alloc::{Layout, handle_alloc_error};
+use std::time::Duration;
 
 /// A failed assertion.
 pub fn assertion(_: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     assert!(args.is_empty(), "assertion failed by DEBUG ASSERT");
     Ok(())
+}
+
+fn delay(args: Args<'_>) -> Result<Duration, Error> {
+    let ms = args.get(2).map_or(Some(0), parse_i64).and_then(|ms| u64::try_from(ms).ok()).ok_or(Error::NOT_INTEGER)?;
+    Ok(Duration::from_millis(ms))
+}
+
+/// DEBUG RESTART [milliseconds]: shuts down without waiting for replicas, and starts again after this time.
+pub fn restart(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    let delay = delay(args)?;
+    let begun = shutdown::begin(cx.server(), cx.locked, ShutdownFlags::NOW, Some(&cx.client.info));
+    begun.map_err(|shutdown::Refused| Error::text("ERR failed to restart the server. Check server logs."))?;
+    restart::request(delay);
+    cx.client.fate = Fate::Close;
+    Ok(())
+}
+
+/// DEBUG CRASH-AND-RECOVER [milliseconds]: starts again after this time, without a shutdown.
+pub fn crash_and_recover(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    let delay = delay(args)?;
+    restart::restart(&cx.server().executable, delay)
 }
 
 /// A panic.

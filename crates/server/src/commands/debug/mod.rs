@@ -14,16 +14,14 @@ mod values;
 use super::commandlog::wrong_number;
 use super::config::rewrite_file;
 use super::help;
-use crate::process::shutdown;
 use crate::server::HasServer;
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Command, Flags, Group, LockRule, Protection, Spec};
 use kvick_config::rewrite::Add;
-use kvick_config::words::ShutdownFlags;
 use kvick_core::admission::Reasons;
 use kvick_core::message::Message;
 use kvick_engine::rejection::Rejection;
-use kvick_engine::session::{Fate, Session, SessionHandler};
+use kvick_engine::session::{Session, SessionHandler};
 use kvick_net::tls;
 use kvick_resp::Args;
 use kvick_resp::format::{parse_double, parse_i64};
@@ -78,6 +76,7 @@ const SUBCOMMANDS: &[Subcommand] = &[
     global("change-repl-id", 2, 2, replication::change_id),
     sub("client-enforce-reply-list", 3, 3, set_reply_list),
     sub("config-rewrite-force-all", 2, 2, rewrite_all),
+    sub("crash-and-recover", 2, 3, crash::crash_and_recover),
     sub("delay-rdb-client-free-seconds", 3, 3, replication::keep_log),
     global("clusterlink", 5, 5, cluster::kill_links),
     global("close-cluster-link-on-packet-drop", 3, 3, cluster::close_link_on_drop),
@@ -108,7 +107,7 @@ const SUBCOMMANDS: &[Subcommand] = &[
     replacing("reload", 2, usize::MAX, reload::reload),
     sub("replicate", 3, usize::MAX, replication::replicate),
     sub("replybuffer", 4, 4, reply_buffer),
-    global("restart", 2, 3, restart),
+    global("restart", 2, 3, crash::restart),
     global("sdslen", 3, 3, values::lengths),
     sub("segfault", 2, usize::MAX, crash::segmentation_fault),
     sub("set-active-expire", 3, 3, set_active_expire),
@@ -232,27 +231,6 @@ fn rewrite_all(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// DEBUG RESTART [milliseconds]: rewrites the configuration file, shuts down, and starts the process again.
-fn restart(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
-    const FAILED: Error = Error::text("ERR failed to restart the server. Check server logs.");
-    let delay_ms = args.get(2).map_or(Some(0), parse_i64).and_then(|ms| u64::try_from(ms).ok());
-    let delay_ms = delay_ms.ok_or(Error::text("ERR value is not an integer or out of range"))?;
-    let server = cx.server();
-    if server.config_file.is_some() && rewrite_file(server, Add::Changed).is_err() {
-        return Err(FAILED);
-    }
-    std::thread::sleep(Duration::from_millis(delay_ms));
-    server.shutdown.restarts.store(true, Ordering::SeqCst);
-    match shutdown::begin(server, cx.locked, ShutdownFlags::NOW, Some(&cx.client.info)) {
-        Ok(_) => cx.client.fate = Fate::Close,
-        Err(_) => {
-            server.shutdown.restarts.store(false, Ordering::SeqCst);
-            return Err(FAILED);
-        }
-    }
-    Ok(())
-}
-
 fn debug_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     const LINES: &[&str] = &[
         "AOF-FLUSH-SLEEP <microseconds>",
@@ -265,6 +243,8 @@ fn debug_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
         "    Store all replies in lists of blocks, which count towards the output buffer limits.",
         "CONFIG-REWRITE-FORCE-ALL",
         "    Like CONFIG REWRITE, but write settings at their defaults too.",
+        "CRASH-AND-RECOVER [<milliseconds>]",
+        "    Starts the program again after this time, without a shutdown.",
         "DELAY-RDB-CLIENT-FREE-SECONDS <seconds>",
         "    How long to keep the log for a replica that received its dump on another connection.",
         "DIGEST",
@@ -317,6 +297,8 @@ fn debug_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
         "    Send a command to the replicas, whether or not it exists.",
         "REPLYBUFFER <PEAK-RESET-TIME|RESIZING> <value>",
         "    No effect: connections have no fixed reply buffers.",
+        "RESTART [<milliseconds>]",
+        "    Shuts down, and starts the program again after this time.",
         "SDSLEN <key>",
         "    Show the length and the allocation of the string at <key>.",
         "SEGFAULT",
@@ -325,8 +307,6 @@ fn debug_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
         "    Whether to delete expired keys actively.",
         "SET-SKIP-CHECKSUM-VALIDATION <0|1>",
         "    Whether to skip the checksums of dumps and payloads.",
-        "RESTART [<milliseconds>]",
-        "    Save the configuration, shut down and start again, after a delay.",
         "SLOTMIGRATION PREVENT-PAUSE|PREVENT-FAILOVER <0|1>",
         "    Hold slot migrations before writes pause, or before the target takes over.",
         "SLEEP <seconds>",

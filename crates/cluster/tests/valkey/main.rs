@@ -3,6 +3,8 @@
 //! The program is `KVICK_TEST_VALKEY`, or `valkey-server` in `VALKEY_BIN_DIR` or in `PATH`. If there is none, or if it
 //! is older than 9.1, the tests print so and pass.
 
+mod member;
+
 use kvick_cluster::bus::{
     Body, ClusterState, Extension, Frame, Gossip, Header, LightBody, Message, MessageFlags, MessageType, ModuleMessage,
     Ping, Publish, Update, split_frame,

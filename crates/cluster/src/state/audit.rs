@@ -1,0 +1,38 @@
+//! A check of what must always hold inside a state machine, for tests and the simulator.
+
+use super::Cluster;
+use crate::slots::SLOT_COUNT;
+
+impl Cluster {
+    /// What is wrong with the state, if anything: see the invariants of the module. Costs time in proportion to nodes
+    /// and slots.
+    #[doc(hidden)]
+    pub fn audit(&self) -> Option<String> {
+        let mut assigned = 0;
+        for (key, node) in self.nodes.iter() {
+            let count = node.slots.len();
+            if count != usize::from(node.slot_count) {
+                return Some(format!("node {} counts {} slots, but has {count}", node.id, node.slot_count));
+            }
+            if let Some(slot) = node.slots.iter().find(|slot| self.owner(*slot) != Some(key)) {
+                return Some(format!("node {} has slot {slot}, but does not own it", node.id));
+            }
+            if node.is_replica() && count > 0 {
+                return Some(format!("replica {} owns {count} slots", node.id));
+            }
+            if node.config_epoch > self.current_epoch {
+                return Some(format!("node {} has config epoch {} above the current", node.id, node.config_epoch));
+            }
+            let stray = node.replicas.iter().find(|replica| self.nodes[**replica].replica_of != Some(key));
+            if let Some(stray) = stray {
+                return Some(format!("{} is not a replica of {}", self.nodes[*stray].id, node.id));
+            }
+            assigned += count;
+        }
+        let owned = (0..SLOT_COUNT).filter(|slot| self.owner(*slot).is_some()).count();
+        if owned != assigned || owned != usize::from(self.assigned) {
+            return Some(format!("{owned} slots have owners, {assigned} are owned, {} are counted", self.assigned));
+        }
+        None
+    }
+}

@@ -1,0 +1,64 @@
+//! Nodes of a cluster, among themselves and with Valkey.
+
+mod clients;
+#[path = "../common/mod.rs"]
+mod common;
+mod nodes;
+
+use nodes::{Node, form, kvick, valkey, wait_for};
+
+fn with_workers(test: impl Fn(&[&str])) {
+    for workers in ["1", "4"] {
+        println!("with {workers} workers");
+        test(&["--io-threads", workers]);
+    }
+}
+
+#[test]
+fn nodes_share_slots_and_redirect_clients() {
+    with_workers(|args| {
+        let [one, two] = [0, 1].map(|_| Node::start(&kvick(), args));
+        assert_eq!(one.call("SET foo bar"), "CLUSTERDOWN Hash slot not served");
+        form(&[&one, &two], &[]);
+        // foo has slot 12182, bar 5061.
+        assert_eq!(one.call("SET foo bar"), format!("MOVED 12182 127.0.0.1:{}", two.port));
+        assert_eq!(two.call("SET foo bar"), "OK");
+        assert_eq!(one.call("SET bar 1"), "OK");
+        assert_eq!(one.call("MGET bar foo"), "CROSSSLOT Keys in request don't hash to the same slot");
+        assert_eq!(two.call("CLUSTER COUNTKEYSINSLOT 12182"), "1");
+        assert_eq!(two.call("CLUSTER FLUSHSLOT 12182"), "OK");
+        assert_eq!(two.call("EXISTS foo"), "0");
+    });
+}
+
+/// A killed primary is replaced; when it comes back, it is a replica with the data of the new primary.
+fn fails_over(primary: &std::path::Path, replica: &std::path::Path, args: &[&str]) {
+    let start = |program: &std::path::Path| Node::start(program, if *program == kvick() { args } else { &[] });
+    let mut killed = start(primary);
+    let (two, three, next) = (start(&kvick()), start(primary), start(replica));
+    form(&[&killed, &two, &three], &[&next]);
+    assert_eq!(killed.call("SET bar 1"), "OK");
+    assert_eq!(killed.call("WAIT 1 10000"), "1");
+    killed.kill();
+    wait_for("the replica takes over", || next.role() == "master" && next.call("INCR bar") == "2");
+    wait_for("all see it", || two.call("GET bar") == format!("MOVED 5061 127.0.0.1:{}", next.port));
+    killed.restart();
+    wait_for("it follows the new primary", || killed.role() == "slave" && next.call("WAIT 1 100") == "1");
+    // Back again, without losing a write.
+    assert_eq!(next.call("INCR bar"), "3");
+    wait_for("it may take over", || killed.call("CLUSTER FAILOVER") == "OK");
+    wait_for("it takes over", || killed.role() == "master" && killed.call("INCR bar") == "4");
+    wait_for("the other follows", || next.role() == "slave" && killed.call("WAIT 1 100") == "1");
+}
+
+#[test]
+fn a_replica_replaces_its_killed_primary_and_gives_the_role_back() {
+    with_workers(|args| fails_over(&kvick(), &kvick(), args));
+}
+
+#[test]
+fn roles_pass_between_kvick_and_valkey() {
+    let Some(valkey) = valkey() else { return };
+    fails_over(&valkey, &kvick(), &["--io-threads", "4"]);
+    fails_over(&kvick(), &valkey, &["--io-threads", "4"]);
+}

@@ -1,0 +1,200 @@
+//! The network: connections that behave as TCP does.
+//!
+//! A connection keeps the order of what is sent in a direction, and neither loses nor repeats anything while it
+//! lives. What a real network loses arrives late, after retransmissions; what crosses a partition waits until the
+//! partition ends, or until the connection is closed. Data of different connections overtake each other freely.
+//!
+//! In raw mode ([`Conditions::raw`]) frames are also lost, repeated and reordered within a connection.
+
+use crate::data::Message;
+use kvick_cluster::state::LinkId;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// A connection, for as long as it exists.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct ConnId {
+    index: u32,
+    generation: u32,
+}
+
+/// One of the two ends: 0 has opened the connection, 1 has accepted it.
+pub(crate) type Side = usize;
+
+/// What a connection is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Purpose {
+    Bus,
+    Replication,
+}
+
+/// What is sent in one piece.
+#[derive(Clone, Debug)]
+pub(crate) enum Item {
+    Frame(Arc<[u8]>),
+    Replication(Box<Message>),
+    /// The sender has closed its end.
+    Fin,
+}
+
+/// One end of a connection.
+#[derive(Clone, Debug)]
+pub(crate) struct End {
+    pub(crate) host: usize,
+    /// The process of the host that holds it.
+    pub(crate) life: u32,
+    /// The number that the state machine has for it.
+    pub(crate) link: Option<LinkId>,
+    pub(crate) closed: bool,
+}
+
+/// What is on its way to one end.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Direction {
+    pub(crate) queue: VecDeque<(u64, Item)>,
+    /// Whether an event for the first item is scheduled.
+    pub(crate) scheduled: bool,
+    /// Arrival of the item that was sent last.
+    last_ms: u64,
+    /// Retransmissions of the first item.
+    pub(crate) attempts: u32,
+}
+
+/// A connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Conn {
+    pub(crate) purpose: Purpose,
+    pub(crate) ends: [End; 2],
+    /// By the end that receives.
+    pub(crate) towards: [Direction; 2],
+}
+
+/// How the network behaves during a run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Conditions {
+    /// Shortest delay of a packet in milliseconds.
+    pub(crate) delay_ms: u64,
+    /// What may be added to it at random.
+    pub(crate) jitter_ms: u64,
+    /// Probability that a packet is lost and sent again.
+    pub(crate) loss: f64,
+    /// Frames of a connection are lost, repeated and reordered.
+    pub(crate) raw: bool,
+}
+
+/// A broken path: nothing gets from the endpoints of one set to those of another.
+#[derive(Clone, Debug)]
+pub(crate) struct Cut {
+    pub(crate) id: u64,
+    pub(crate) from: Vec<bool>,
+    pub(crate) to: Vec<bool>,
+}
+
+/// Time until a lost packet is sent again, doubled with each attempt.
+const RETRANSMIT_MS: u64 = 200;
+const RETRANSMIT_DOUBLINGS_MAX: u32 = 4;
+
+#[derive(Default)]
+struct Slot {
+    generation: u32,
+    conn: Option<Box<Conn>>,
+}
+
+/// See the module.
+pub(crate) struct Network {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    pub(crate) conditions: Conditions,
+    pub(crate) cuts: Vec<Cut>,
+    /// Additional delay of all packets of an endpoint.
+    pub(crate) slowness_ms: Vec<u64>,
+}
+
+impl Network {
+    /// A network of endpoints: hosts, then clients.
+    pub(crate) fn new(endpoints: usize, conditions: Conditions) -> Network {
+        let slowness_ms = vec![0; endpoints];
+        Network { slots: Vec::new(), free: Vec::new(), conditions, cuts: Vec::new(), slowness_ms }
+    }
+
+    /// Whether nothing gets from one endpoint to another.
+    pub(crate) fn is_cut(&self, from: usize, to: usize) -> bool {
+        from != to && self.cuts.iter().any(|cut| cut.from[from] && cut.to[to])
+    }
+
+    /// Time that a packet takes, with retransmissions.
+    pub(crate) fn delay_ms(&self, from: usize, to: usize, random: &mut fastrand::Rng) -> u64 {
+        let conditions = &self.conditions;
+        let mut delay_ms = conditions.delay_ms + self.slowness_ms[from] + self.slowness_ms[to];
+        delay_ms += random.u64(0..=conditions.jitter_ms);
+        let mut attempts = 0;
+        while conditions.loss > 0.0 && attempts < RETRANSMIT_DOUBLINGS_MAX && random.f64() < conditions.loss {
+            delay_ms += RETRANSMIT_MS << attempts;
+            attempts += 1;
+        }
+        delay_ms
+    }
+
+    /// Time until the next attempt to send across a cut.
+    pub(crate) fn retransmit_ms(attempts: u32) -> u64 {
+        RETRANSMIT_MS << attempts.min(RETRANSMIT_DOUBLINGS_MAX)
+    }
+
+    /// Adds a connection that is about to be opened.
+    pub(crate) fn add(&mut self, purpose: Purpose, opener: End, acceptor: End) -> ConnId {
+        let conn = Conn { purpose, ends: [opener, acceptor], towards: Default::default() };
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::default());
+            (self.slots.len() - 1) as u32
+        });
+        let slot = &mut self.slots[index as usize];
+        slot.conn = Some(Box::new(conn));
+        ConnId { index, generation: slot.generation }
+    }
+
+    pub(crate) fn get(&self, id: ConnId) -> Option<&Conn> {
+        let slot = self.slots.get(id.index as usize).filter(|slot| slot.generation == id.generation)?;
+        slot.conn.as_deref()
+    }
+
+    pub(crate) fn get_mut(&mut self, id: ConnId) -> Option<&mut Conn> {
+        let slot = self.slots.get_mut(id.index as usize).filter(|slot| slot.generation == id.generation)?;
+        slot.conn.as_deref_mut()
+    }
+
+    pub(crate) fn remove(&mut self, id: ConnId) {
+        if let Some(slot) = self.slots.get_mut(id.index as usize).filter(|slot| slot.generation == id.generation) {
+            slot.conn = None;
+            slot.generation += 1;
+            self.free.push(id.index);
+        }
+    }
+
+    /// All connections with an end at a host.
+    pub(crate) fn of_host(&self, host: usize) -> Vec<ConnId> {
+        let conns = self.slots.iter().enumerate().filter_map(|(index, slot)| {
+            let is_there = slot.conn.as_ref().is_some_and(|conn| conn.ends.iter().any(|end| end.host == host));
+            is_there.then_some(ConnId { index: index as u32, generation: slot.generation })
+        });
+        conns.collect()
+    }
+
+    /// Sends an item to the end `to`. Returns when the first item of that direction is to be delivered, unless that
+    /// is scheduled already.
+    pub(crate) fn send(
+        &mut self,
+        id: ConnId,
+        to: Side,
+        item: Item,
+        now_ms: u64,
+        random: &mut fastrand::Rng,
+    ) -> Option<u64> {
+        let (sender, receiver) = self.get(id).map(|conn| (conn.ends[1 - to].host, conn.ends[to].host))?;
+        let delay_ms = self.delay_ms(sender, receiver, random);
+        let direction = &mut self.get_mut(id)?.towards[to];
+        let at_ms = (now_ms + delay_ms).max(direction.last_ms);
+        direction.last_ms = at_ms;
+        direction.queue.push_back((at_ms, item));
+        (!std::mem::replace(&mut direction.scheduled, true)).then_some(at_ms)
+    }
+}

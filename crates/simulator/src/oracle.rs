@@ -1,0 +1,345 @@
+//! What must always hold, checked after every input of every node, and what nodes have promised.
+
+use crate::host::Request;
+use crate::setup::{LARGE, Promise};
+use crate::world::World;
+use kvick_cluster::bus::{ClusterState, MessageType};
+use kvick_cluster::{Epoch, NodeId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Places in a message: see `kvick_cluster::bus`.
+const TYPE: std::ops::Range<usize> = 12..14;
+const CURRENT_EPOCH: std::ops::Range<usize> = 16..24;
+const CONFIG_EPOCH: std::ops::Range<usize> = 24..32;
+const PRIMARY: std::ops::Range<usize> = 2128..2168;
+const FLAGS_BYTE: usize = 2253;
+
+/// What was last seen of a process.
+#[derive(Clone, Default)]
+struct Seen {
+    id: Option<NodeId>,
+    current_epoch: Epoch,
+    last_vote_epoch: Epoch,
+    config_epoch: Epoch,
+    is_primary: bool,
+    voters: usize,
+    topology_version: u64,
+}
+
+/// See the module.
+pub(crate) struct Oracle {
+    violation: Option<String>,
+    seen: Vec<Seen>,
+    /// Whom a node has voted for in an epoch.
+    votes: BTreeMap<(NodeId, Epoch), usize>,
+    /// Who has voted for a host in an epoch.
+    voters: BTreeMap<(usize, Epoch), BTreeSet<NodeId>>,
+    /// Who was elected in an epoch.
+    elected: BTreeMap<Epoch, NodeId>,
+    /// The highest epoch that a node has claimed slots with, in a message that left it.
+    claimed: BTreeMap<NodeId, Epoch>,
+    /// Writes that must not be lost: slot, key and number.
+    promised: Vec<(u16, u32, u32)>,
+    promise: Promise,
+    pub(crate) acknowledged: u64,
+    pub(crate) elections: u64,
+}
+
+impl Oracle {
+    pub(crate) fn new(hosts: usize) -> Oracle {
+        Oracle {
+            violation: None,
+            seen: vec![Seen::default(); hosts],
+            votes: BTreeMap::new(),
+            voters: BTreeMap::new(),
+            elected: BTreeMap::new(),
+            claimed: BTreeMap::new(),
+            promised: Vec::new(),
+            promise: Promise::Nothing,
+            acknowledged: 0,
+            elections: 0,
+        }
+    }
+
+    /// From now on acknowledged writes count.
+    pub(crate) fn promise(&mut self, promise: Promise) {
+        self.promise = promise;
+    }
+
+    pub(crate) fn is_violated(&self) -> bool {
+        self.violation.is_some()
+    }
+
+    /// What was violated, if anything.
+    pub(crate) fn violation(&self) -> Option<&str> {
+        self.violation.as_deref()
+    }
+
+    /// Notes a violation. The first one counts.
+    pub(crate) fn violate(&mut self, what: String) {
+        self.violation.get_or_insert(what);
+    }
+
+    /// A client has got the reply that its write was executed.
+    pub(crate) fn acknowledge(&mut self, request: &Request, everywhere: bool) {
+        self.acknowledged += 1;
+        let counts = match self.promise {
+            Promise::All => true,
+            Promise::Everywhere => everywhere,
+            Promise::Nothing => false,
+        };
+        if counts {
+            self.promised.push((request.slot, request.key, request.number));
+        }
+    }
+
+    pub(crate) fn promised(&self) -> &[(u16, u32, u32)] {
+        &self.promised
+    }
+
+    /// CLUSTER RESET HARD: epochs of the host begin anew.
+    pub(crate) fn hard_reset(&mut self, host: usize) {
+        self.seen[host] = Seen::default();
+    }
+}
+
+fn number(frame: &[u8], place: std::ops::Range<usize>) -> Option<u64> {
+    let bytes = frame.get(place)?;
+    Some(bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+}
+
+impl World {
+    /// A process has just started.
+    pub(crate) fn check_start(&mut self, host: usize) {
+        self.oracle.seen[host] = Seen::default();
+        let Some(cluster) = self.cluster(host) else { return };
+        let (id, epoch, is_primary) = (cluster.my_id(), cluster.my_config_epoch(), cluster.is_primary());
+        self.by_id.insert(id, host);
+        if let Some(claimed) = self.oracle.claimed.get(&id).copied().filter(|claimed| is_primary && *claimed > epoch) {
+            self.oracle.violate(format!(
+                "host {host} has announced slots with config epoch {claimed}, and has {epoch} after a restart"
+            ));
+        }
+    }
+
+    /// Checks a frame that leaves a process.
+    pub(crate) fn check_sent(&mut self, host: usize, peer: usize, frame: &[u8]) {
+        let kind = number(frame, TYPE).and_then(|kind| MessageType::from_number(kind as u16));
+        let Some(id) = self.cluster(host).map(|cluster| cluster.my_id()) else { return };
+        if frame.get(PRIMARY).is_some_and(|primary| primary.iter().all(|byte| *byte == 0)) {
+            let epoch = number(frame, CONFIG_EPOCH).unwrap_or(0);
+            let claimed = self.oracle.claimed.entry(id).or_default();
+            *claimed = (*claimed).max(epoch);
+        }
+        if matches!(kind, Some(MessageType::Ping | MessageType::Pong))
+            && frame.get(FLAGS_BYTE).is_some_and(|b| b & 1 == 1)
+        {
+            self.check_paused(host);
+        }
+        if kind != Some(MessageType::FailoverAuthAck) {
+            return;
+        }
+        let epoch = number(frame, CURRENT_EPOCH).unwrap_or(0);
+        self.trace.note(self.now_ms, || format!("host {host} votes for host {peer} in epoch {epoch}"));
+        if let Some(before) = self.oracle.votes.insert((id, epoch), peer) {
+            self.oracle.violate(format!("host {host} votes twice in epoch {epoch}: for host {before} and host {peer}"));
+        }
+        self.oracle.voters.entry((peer, epoch)).or_default().insert(id);
+    }
+
+    /// A primary announces that it has paused writes.
+    fn check_paused(&mut self, host: usize) {
+        let now_ms = self.clock(host).mono_ms;
+        let Some(process) = self.hosts[host].process.as_ref() else { return };
+        // The frame may leave some time after it was made, when the pause is over already.
+        if process.paused_until_ms.is_none() && process.pause_is_pending && now_ms > 0 {
+            self.oracle.violate(format!("host {host} announces that writes are paused before they are"));
+        }
+    }
+
+    /// Checks a process after an input was settled. `by_command`: an administrator has changed it.
+    pub(crate) fn check_host(&mut self, host: usize, by_command: bool) {
+        let Some(cluster) = self.cluster(host) else { return };
+        let now = Seen {
+            id: Some(cluster.my_id()),
+            current_epoch: cluster.current_epoch(),
+            last_vote_epoch: cluster.last_vote_epoch(),
+            config_epoch: cluster.my_config_epoch(),
+            is_primary: cluster.is_primary(),
+            voters: cluster.size(),
+            topology_version: cluster.topology_version(),
+        };
+        let is_changed = now.topology_version != self.oracle.seen[host].topology_version;
+        let audits = is_changed && (self.hosts.len() < LARGE || self.steps % 1000 == 0);
+        let fault = if audits { cluster.audit() } else { None };
+        if let Some(fault) = fault {
+            self.oracle.violate(format!("host {host}: {fault}"));
+        }
+        let before = std::mem::replace(&mut self.oracle.seen[host], now.clone());
+        if before.id != now.id {
+            self.by_id.extend(now.id.map(|id| (id, host)));
+            return;
+        }
+        for (name, before, now) in [
+            ("current epoch", before.current_epoch, now.current_epoch),
+            ("epoch of the last vote", before.last_vote_epoch, now.last_vote_epoch),
+            ("config epoch", before.config_epoch, now.config_epoch),
+        ] {
+            if now < before {
+                self.oracle.violate(format!("host {host}: the {name} goes back from {before} to {now}"));
+            }
+        }
+        if now.is_primary && !before.is_primary && !by_command {
+            self.check_election(host, &before, &now);
+        }
+    }
+
+    /// A replica has become a primary by itself.
+    fn check_election(&mut self, host: usize, before: &Seen, now: &Seen) {
+        let Some(id) = now.id else { return };
+        let epoch = now.config_epoch;
+        self.oracle.elections += 1;
+        self.trace.note(self.now_ms, || format!("host {host} is elected in epoch {epoch}"));
+        let votes = self.oracle.voters.get(&(host, epoch)).map_or(0, BTreeSet::len);
+        let needed = before.voters.min(now.voters) / 2 + 1;
+        if votes < needed {
+            self.oracle.violate(format!(
+                "host {host} is elected in epoch {epoch} with {votes} votes, but a majority is {needed}"
+            ));
+        }
+        if let Some(other) = self.oracle.elected.insert(epoch, id).filter(|other| *other != id) {
+            self.oracle.violate(format!("both {other} and {id} (host {host}) are elected in epoch {epoch}"));
+        }
+    }
+
+    /// Checks that concern several nodes, made from time to time.
+    pub(crate) fn check_all(&mut self) {
+        self.operate();
+        if self.hosts.len() >= LARGE {
+            return;
+        }
+        for host in 0..self.hosts.len() {
+            let Some(cluster) = self.cluster(host) else { continue };
+            let current = cluster.current_epoch();
+            let above = cluster.known_nodes().filter_map(|(id, _)| cluster.config_epoch_of(&id)).max();
+            if let Some(above) = above.filter(|epoch| *epoch > current) {
+                self.oracle.violate(format!("host {host}: current epoch {current} is below a config epoch, {above}"));
+            }
+        }
+    }
+
+    /// Whether every replica has all data of its primary.
+    pub(crate) fn all_in_sync(&self) -> bool {
+        self.find_lag().is_none()
+    }
+
+    /// A replica that has not all data of its primary.
+    fn find_lag(&self) -> Option<String> {
+        for host in 0..self.hosts.len() {
+            let process = self.hosts[host].process.as_ref()?;
+            let Some(primary) = process.cluster.my_primary() else { continue };
+            let Some(primary) = self.by_id.get(&primary).copied() else {
+                return Some(format!("host {host} replicates an unknown node"));
+            };
+            let Some(source) = self.hosts[primary].process.as_ref() else {
+                return Some(format!("host {primary} does not run"));
+            };
+            if !process.upstream.is_online {
+                return Some(format!("host {host} has no replication link to host {primary}"));
+            }
+            if process.data.offset + 20 * crate::data::ENTRY_BYTES < source.data.offset {
+                return Some(format!("host {host} lags behind host {primary}"));
+            }
+            if process.data.offset == source.data.offset && process.data.keys != source.data.keys {
+                return Some(format!("host {host} has other data than host {primary} at the same offset"));
+            }
+        }
+        None
+    }
+
+    /// What the nodes do not agree on, when all faults are over.
+    pub(crate) fn find_disagreement(&mut self) -> Option<String> {
+        let ids: BTreeSet<NodeId> =
+            self.hosts.iter().filter_map(|host| Some(host.process.as_ref()?.cluster.my_id())).collect();
+        if ids.len() != self.hosts.len() {
+            return Some("two nodes have one name, or a node does not run".to_owned());
+        }
+        for host in 0..self.hosts.len() {
+            let cluster = self.cluster(host)?;
+            if cluster.state() != ClusterState::Ok {
+                return Some(format!("host {host}: cluster_state is fail ({:?})", cluster.fail_reason()));
+            }
+            let known: BTreeSet<NodeId> = cluster.known_nodes().map(|(id, _)| id).collect();
+            if known != ids {
+                let (missing, foreign) = (ids.difference(&known).count(), known.difference(&ids).count());
+                return Some(format!("host {host} lacks {missing} nodes, and knows {foreign} that do not exist"));
+            }
+        }
+        let mut reference: Option<Vec<String>> = None;
+        for host in 0..self.hosts.len() {
+            let view = self.view_of(host)?;
+            match &reference {
+                None => {
+                    if let Some(orphan) = view.iter().find(|line| line.contains("nobody") || line.contains("false")) {
+                        return Some(format!("host {host}: {orphan}"));
+                    }
+                    reference = Some(view);
+                }
+                Some(reference) => {
+                    if let Some((theirs, ours)) = reference.iter().zip(&view).find(|(theirs, ours)| theirs != ours) {
+                        return Some(format!("host 0 has\n  {theirs}\nbut host {host} has\n  {ours}"));
+                    }
+                }
+            }
+        }
+        self.find_lag()
+    }
+
+    /// What a node says about all nodes, in an order that all nodes agree on.
+    fn view_of(&mut self, host: usize) -> Option<Vec<String>> {
+        let topology = self.with_cluster(host, |cluster, facts| cluster.topology(facts))?;
+        let me = topology.myself().id;
+        let mut lines = Vec::new();
+        for node in &topology.nodes {
+            let host = self.by_id.get(&node.id).copied();
+            let primary = node.primary.and_then(|primary| self.by_id.get(&topology.nodes[primary].id).copied());
+            let flags = node.flags
+                & (kvick_cluster::NodeFlags::PRIMARY
+                    | kvick_cluster::NodeFlags::REPLICA
+                    | kvick_cluster::NodeFlags::PFAIL
+                    | kvick_cluster::NodeFlags::FAIL
+                    | kvick_cluster::NodeFlags::NO_ADDRESS);
+            let epoch = node.config_epoch;
+            let (slots, shard) = (&node.slots, node.shard_id);
+            // As in Valkey, a node that has moved learns its own new address only from MEET.
+            let is_reachable = node.id == me || host.is_some_and(|host| self.hosts[host].ip == node.ip);
+            lines.push(format!(
+                "host {host:?} {flags:?} primary {primary:?} epoch {epoch} slots {slots:?} shard {shard} right address \
+                 {is_reachable}"
+            ));
+        }
+        if topology.owners.contains(&kvick_cluster::state::NO_OWNER) {
+            lines.push("a slot belongs to nobody".to_owned());
+        }
+        lines.sort();
+        Some(lines)
+    }
+
+    /// An acknowledged write that no owner has.
+    pub(crate) fn find_lost_write(&self) -> Option<String> {
+        let owners: BTreeMap<u16, usize> = (0..self.hosts.len())
+            .filter_map(|host| Some((host, self.cluster(host)?)))
+            .flat_map(|(host, cluster)| cluster.my_slots().iter().map(move |slot| (slot, host)))
+            .collect();
+        for (slot, key, number) in self.oracle.promised() {
+            let owner = owners.get(slot).copied();
+            let data = owner.and_then(|owner| self.hosts[owner].process.as_ref()).map(|process| &process.data);
+            if !data.is_some_and(|data| data.contains(*slot, *key, *number)) {
+                return Some(format!(
+                    "acknowledged write {number} to key {key} in slot {slot} is missing at its owner, host {owner:?}"
+                ));
+            }
+        }
+        None
+    }
+}
