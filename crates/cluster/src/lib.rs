@@ -1,6 +1,6 @@
 //! The parts of a Valkey cluster that need no I/O: the messages of the cluster bus ([`bus`]) and the content of
-//! `nodes.conf` ([`nodes_conf`]), both as Valkey 9.1 writes and reads them, the state machine of a node ([`state`]), and
-//! the jobs of atomic slot migration ([`migration`]).
+//! `nodes.conf` ([`nodes_conf`]), both as Valkey 9.1 writes and reads them, the state machine of a node ([`state`]),
+//! and the jobs of atomic slot migration ([`migration`]).
 //!
 //! Nothing here opens a socket or a file, reads a clock or starts a thread. Functions take bytes and return values, or
 //! the reverse. Input from outside never causes a panic, and a length that it claims reserves no memory.

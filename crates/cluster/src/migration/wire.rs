@@ -20,8 +20,8 @@ pub enum Message {
     FailoverGranted,
     /// From both: a sign of life.
     Ack,
-    /// Capabilities. None are defined, and Valkey ignores it. A target that is not Valkey returns it, so that the source
-    /// learns how far behind the target is.
+    /// Capabilities. None are defined, and Valkey ignores it. A target that is not Valkey returns it, so that the
+    /// source learns how far behind the target is.
     Capa,
 }
 

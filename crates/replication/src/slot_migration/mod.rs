@@ -9,9 +9,9 @@
 //! the slots and then the writes to them, from the write log. An import is a client of a worker, whose commands are
 //! executed like those of a primary.
 //!
-//! **A write is never lost between two owners.** Writes to the slots are held from a point of the write log, chosen under
-//! the global lock, until the target owns them or the job has ended. PAUSED follows the last write before that point, and
-//! nothing follows FAILOVER-GRANTED.
+//! **A write is never lost between two owners.** Writes to the slots are held from a point of the write log, chosen
+//! under the global lock, until the target owns them or the job has ended. PAUSED follows the last write before that
+//! point, and nothing follows FAILOVER-GRANTED.
 
 mod cleanup;
 mod driver;

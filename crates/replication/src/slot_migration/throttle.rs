@@ -1,8 +1,8 @@
 //! How much an export slows the writers of its slots, so that it gets through under any write rate.
 //!
-//! Writes to the slots are held for a part of each period of [`PERIOD`]. That part grows with the bytes that are left to
-//! send, and with the time for which the target has waited for a pause. A write is never held for longer than a period,
-//! and at the maximum share writers still get through.
+//! Writes to the slots are held for a part of each [`PERIOD`]. That part grows with the bytes that are left to send, and
+//! with the time for which the target has waited for a pause. A write is never held for longer than a period, and at the
+//! maximum share writers still get through.
 
 use std::time::{Duration, Instant};
 
@@ -82,9 +82,9 @@ mod tests {
         };
         assert_eq!(share(0, 0), 0);
         assert_eq!(share(1000, 500), 0);
-        assert!((470..480).contains(&share(1500, 0)));
+        assert!((470..=480).contains(&share(1500, 0)));
         assert!((945..=950).contains(&share(u64::MAX, u64::MAX / 2)));
-        assert!((470..480).contains(&share(0, 3000)));
+        assert!((470..=480).contains(&share(0, 3000)));
     }
 
     #[test]

@@ -145,8 +145,8 @@ impl Db<'_> {
         found
     }
 
-    /// About `count` keys of a slot as they are, also hidden or expired ones; fewer only if there are no more. The slot's
-    /// partition must be locked. For cluster mode.
+    /// About `count` keys of a slot as they are, also hidden or expired ones; fewer only if there are no more. The
+    /// slot's partition must be locked. For cluster mode.
     pub fn any_keys_in_slot(&self, slot: u16, count: usize) -> Vec<Vec<u8>> {
         let partition = self.locked.partition(self.keyspace().slot_address(self.number, slot));
         let mut found = Vec::new();

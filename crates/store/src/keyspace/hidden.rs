@@ -1,7 +1,7 @@
 //! Partitions whose keys are hidden: those of slots that are being imported from another node.
 //!
-//! Hidden keys are not counted, listed, scanned, drawn at random, evicted or expired. Commands that name them find them,
-//! and snapshots and dumps have them.
+//! Hidden keys are not counted, listed, scanned, drawn at random, evicted or expired. Commands that name them find
+//! them, and snapshots and dumps have them.
 
 use super::Keyspace;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

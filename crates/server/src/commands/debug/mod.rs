@@ -307,8 +307,6 @@ fn debug_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
         "    Whether to delete expired keys actively.",
         "SET-SKIP-CHECKSUM-VALIDATION <0|1>",
         "    Whether to skip the checksums of dumps and payloads.",
-        "RESTART [<milliseconds>]",
-        "    Save the configuration, shut down and start again, after a delay.",
         "SLOTMIGRATION PREVENT-PAUSE|PREVENT-FAILOVER <0|1>",
         "    Hold slot migrations before writes pause, or before the target takes over.",
         "SLEEP <seconds>",
