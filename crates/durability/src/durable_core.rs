@@ -1,6 +1,7 @@
 //! The core with the durability state, and the interfaces to the layers above.
 
 use crate::aof::Aof;
+use crate::open_slots::OpenSlots;
 use crate::persistence::Persistence;
 use crate::replay::Replayer;
 use crate::slot_imports::{NoSlotImports, SlotImports};
@@ -78,6 +79,7 @@ pub struct DurableCore {
     replication: OnceLock<Box<dyn ReplicationView>>,
     make_replayer: OnceLock<MakeReplayer>,
     slot_imports: OnceLock<Box<dyn SlotImports>>,
+    open_slots: OnceLock<Box<dyn OpenSlots>>,
 }
 
 impl Deref for DurableCore {
@@ -99,6 +101,7 @@ impl DurableCore {
             replication: OnceLock::new(),
             make_replayer: OnceLock::new(),
             slot_imports: OnceLock::new(),
+            open_slots: OnceLock::new(),
         }
     }
 
@@ -118,6 +121,17 @@ impl DurableCore {
     pub fn set_slot_imports(&self, slot_imports: Box<dyn SlotImports>) {
         // As above.
         let _ = self.slot_imports.set(slot_imports);
+    }
+
+    /// Sets the interface to open slots, once; until then none is open.
+    pub fn set_open_slots(&self, open_slots: Box<dyn OpenSlots>) {
+        // As above.
+        let _ = self.open_slots.set(open_slots);
+    }
+
+    /// The interface to open slots, in cluster mode.
+    pub fn open_slots(&self) -> Option<&dyn OpenSlots> {
+        self.open_slots.get().map(|open_slots| &**open_slots)
     }
 
     /// The interface to slot migration.

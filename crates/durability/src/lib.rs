@@ -2,6 +2,7 @@
 
 pub mod aof;
 mod durable_core;
+pub mod open_slots;
 pub mod persistence;
 pub mod replay;
 pub mod slot_imports;

@@ -3,6 +3,7 @@
 
 use super::access;
 use super::file::{SaveError, Unrepresentable, write_error};
+use crate::open_slots;
 use crate::slot_imports::SlotImport;
 use crate::{DurableCore, Stream, StreamPosition};
 use kvick_config::tables::logging::HIDE_USER_DATA_FROM_LOG;
@@ -35,6 +36,8 @@ pub struct Format {
     has_keys: bool,
     /// Slots that are being imported, whose keys are hidden.
     imports: Vec<SlotImport>,
+    /// The open slots of a cluster node.
+    open_slots: Option<String>,
     created_s: i64,
 }
 
@@ -123,13 +126,14 @@ impl Format {
     /// Commands that rebuild keys, and nothing else.
     pub(super) fn commands() -> Format {
         let kind = Kind::Commands { timestamp: false };
-        Format { kind, functions: Vec::new(), has_keys: true, imports: Vec::new(), created_s: 0 }
+        Format { kind, functions: Vec::new(), has_keys: true, imports: Vec::new(), open_slots: None, created_s: 0 }
     }
 
     fn new(core: &DurableCore, kind: Kind) -> Format {
         let functions = core.scripting.library_sources();
         let imports = core.slot_imports().unfinished();
-        Format { kind, functions, has_keys: true, imports, created_s: clock::unix_ms() / 1000 }
+        let open_slots = core.open_slots().and_then(|open_slots| open_slots.field());
+        Format { kind, functions, has_keys: true, imports, open_slots, created_s: clock::unix_ms() / 1000 }
     }
 
     fn dump_kind(core: &DurableCore, version: u16, aof_base: bool) -> Kind {
@@ -186,6 +190,9 @@ impl Format {
                     replication: replication.as_ref().map(|at| (at.database, at.id.as_str(), at.offset)),
                     aof_base: *aof_base,
                 })?;
+                if let Some(field) = &self.open_slots {
+                    writer.aux(open_slots::FIELD.as_bytes(), field.as_bytes())?;
+                }
                 self.functions.iter().try_for_each(|library| writer.function(library))?;
                 if self.has_keys {
                     self.imports.iter().try_for_each(|import| {

@@ -4,6 +4,7 @@
 use super::delay::Delay;
 use super::now_s;
 use crate::DurableCore;
+use crate::open_slots;
 use crate::slot_imports::SlotImport;
 use kvick_commands::dump::{value_options, version_check};
 use kvick_config::Refusal;
@@ -594,6 +595,11 @@ impl<'a> Loader<'a> {
             "repl-stream-db" => replication.database = number(),
             "repl-id" => replication.id = Some(text.into_owned()),
             "repl-offset" => replication.offset = number(),
+            open_slots::FIELD => {
+                if let Some(open_slots) = self.core.open_slots() {
+                    open_slots.loaded(&text);
+                }
+            }
             "redis-bits" | "aof-base" | "aof-preamble" | "lua" | "slot-info" => {}
             name if name.starts_with('%') => logging::notice(format_args!("RDB '{name}': {text}")),
             name => logging::debug(format_args!("Unrecognized RDB AUX field: '{name}'")),

@@ -1,8 +1,8 @@
 //! How much an export slows the writers of its slots, so that it gets through under any write rate.
 //!
-//! Writes to the slots are held for a part of each [`PERIOD`]. That part grows with the bytes that are left to send, and
-//! with the time for which the target has waited for a pause. A write is never held for longer than a period, and at the
-//! maximum share writers still get through.
+//! Writes to the slots are held for a part of each [`PERIOD`]. That part grows with the bytes that are left to send,
+//! and with the time for which the target has waited for a pause. A write is never held for longer than a period, and
+//! at the maximum share writers still get through.
 
 use std::time::{Duration, Instant};
 

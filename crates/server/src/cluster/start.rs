@@ -14,6 +14,7 @@ use kvick_config::tables::network::{BIND, BIND_SOURCE_ADDR, PORT};
 use kvick_config::tables::process::DIR;
 use kvick_config::tables::tls::{TLS_CLUSTER, TLS_PORT};
 use kvick_core::routing;
+use kvick_durability::open_slots::OpenSlots;
 use kvick_net::listen;
 use kvick_replication::slot_migration;
 use kvick_runtime::{clock, logging};
@@ -75,6 +76,7 @@ pub fn start(server: &'static Server) -> Result<&'static ClusterNode, StartError
     bus.run(node, thread).map_err(failed)?;
     server.slot_migration.set_membership(Box::new(Member { server, node }));
     slot_migration::start(server).map_err(failed)?;
+    server.set_open_slots(Box::new(DumpedSlots(bus)));
     if let Some(routing) = &server.routing {
         routing.set_bus(Box::new(Publisher(bus)));
     }
@@ -88,6 +90,21 @@ pub fn start(server: &'static Server) -> Result<&'static ClusterNode, StartError
     // Settles what reading the file has begun, and publishes the first topology.
     node.reconfigure(&mut server.keyspace.lock_global());
     Ok(node)
+}
+
+/// Open slots in dumps.
+struct DumpedSlots(&'static Bus);
+
+impl OpenSlots for DumpedSlots {
+    fn field(&self) -> Option<String> {
+        self.0.with(|cluster, _| cluster.open_slots_field())
+    }
+
+    fn loaded(&self, field: &str) {
+        if !self.0.with(|cluster, facts| cluster.restore_open_slots(field, facts)) {
+            logging::warning(format_args!("The dump has invalid open slots: {field}"));
+        }
+    }
 }
 
 /// Publishes messages to other nodes.
