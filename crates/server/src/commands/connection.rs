@@ -123,7 +123,8 @@ fn reply_about_server(cx: &mut Session<'_>) {
     reply.bulk(b"id");
     reply.uint(cx.client.info.id);
     let mode = if cx.server.routing.is_some() { "cluster" } else { "standalone" };
-    for (field, value) in [("mode", mode), ("role", "master")] {
+    let role = if cx.server.replication.upstream.is_replica() { "replica" } else { "master" };
+    for (field, value) in [("mode", mode), ("role", role)] {
         reply.bulk(field.as_bytes());
         reply.bulk(value.as_bytes());
     }
