@@ -48,7 +48,10 @@ impl ClusterNode {
             }
             Action::FlushData => self.flush_data(global),
             // A worker deletes them: it can tell clients that have cached them.
-            Action::DeleteKeys(slots) => server.send(0, Message::DeleteSlots(slots.iter().collect())),
+            Action::DeleteKeys(slots) => {
+                slots.iter().for_each(|slot| server.keyspace.set_doomed(usize::from(slot), true));
+                server.send(0, Message::DeleteSlots(slots.iter().collect()));
+            }
             // The state machine ends the pause in time.
             Action::PauseWrites { until_ms: _ } => {
                 server.pause.pause_writes(PauseReason::ClusterFailover);
