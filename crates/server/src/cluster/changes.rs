@@ -112,7 +112,7 @@ impl ClusterNode {
         self.server.slot_migration.topology_changed(self.server);
         let lost = std::mem::take(&mut self.queue.lock().lost);
         if !lost.is_empty() {
-            self.server.send(0, Message::DeleteSlots(lost));
+            self.server.send(0, Message::DeleteSlots(lost.into()));
         }
     }
 
