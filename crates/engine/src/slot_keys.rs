@@ -15,11 +15,12 @@ impl Engine {
         let mut deleted = 0;
         for slot in slots {
             for db in 0..keyspace.databases() {
-                if keyspace.slot_len(db, *slot) > 0 {
+                if keyspace.slot_len_with_doomed(db, *slot) > 0 {
                     deleted += self.within_batch(|engine| engine.delete_slot(*slot, db));
                     self.within_batch(Self::settle_consequences);
                 }
             }
+            keyspace.set_doomed(usize::from(*slot), false);
         }
         if deleted > 0 {
             logging::notice(format_args!("Deleted {deleted} keys of slots that other nodes own."));
@@ -41,8 +42,7 @@ impl Engine {
         let lazy = self.runtime_config.commands.lazy_server_del;
         let command: &[u8] = if lazy { b"UNLINK" } else { b"DEL" };
         let mut db = Db::new(&mut locked, db, env);
-        let mut names: Vec<Box<[u8]>> = Vec::new();
-        db.for_each_in_slot(slot, |entry| names.push(entry.key().into()));
+        let names = db.any_keys_in_slot(slot, usize::MAX);
         for name in &names {
             let key = keyspace.key(name);
             if db.remove(key, lazy) {

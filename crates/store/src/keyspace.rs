@@ -62,6 +62,8 @@ pub struct Keyspace {
     pub tracking: Tracking,
     /// Partitions whose keys are hidden.
     hidden: Hidden,
+    /// Partitions whose keys are about to be deleted.
+    doomed: Hidden,
 }
 
 #[derive(Default)]
@@ -173,6 +175,7 @@ impl Keyspace {
             lazy_free: LazyFree::start(),
             tracking: Tracking::default(),
             hidden: Hidden::new(partitions),
+            doomed: Hidden::new(partitions),
         }))
     }
 
@@ -239,18 +242,19 @@ impl Keyspace {
     fn sum(&self, number: usize, of: impl Fn(&PartitionSlot) -> &AtomicUsize) -> usize {
         let slots = self.databases[self.database_at(number)].slots.get();
         let all = slots.map_or(0, |slots| slots.iter().map(|slot| of(slot).load(Ordering::Relaxed)).sum());
-        if !self.hidden.is_any() {
+        if !self.hidden.is_any() && !self.doomed.is_any() {
             return all;
         }
         let hidden = |slots: &&[PartitionSlot]| -> usize {
-            self.hidden.iter().map(|partition| of(&slots[partition]).load(Ordering::Relaxed)).sum()
+            let hidden = (0..self.partitions).filter(|partition| self.is_hidden(*partition));
+            hidden.map(|partition| of(&slots[partition]).load(Ordering::Relaxed)).sum()
         };
         all.saturating_sub(slots.map_or(0, hidden))
     }
 
     /// Keys in one partition, read without its lock; 0 if they are hidden.
     pub(crate) fn partition_len(&self, database: usize, partition: usize) -> usize {
-        if self.hidden.contains(partition) { 0 } else { self.partition_len_with_hidden(database, partition) }
+        if self.is_hidden(partition) { 0 } else { self.partition_len_with_hidden(database, partition) }
     }
 
     /// Keys in one partition, read without its lock, also if they are hidden.
@@ -261,7 +265,7 @@ impl Keyspace {
 
     /// Keys with an expiry in one partition, read without its lock; 0 if they are hidden.
     pub(crate) fn partition_volatile(&self, database: usize, partition: usize) -> usize {
-        if self.hidden.contains(partition) {
+        if self.is_hidden(partition) {
             return 0;
         }
         let slots = self.databases[database].slots.get();
@@ -270,7 +274,7 @@ impl Keyspace {
 
     /// Hashes that have fields with an expiry in one partition, read without its lock; 0 if they are hidden.
     pub(crate) fn partition_volatile_hashes(&self, database: usize, partition: usize) -> usize {
-        if self.hidden.contains(partition) {
+        if self.is_hidden(partition) {
             return 0;
         }
         let slots = self.databases[database].slots.get();

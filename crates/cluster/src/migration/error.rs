@@ -28,6 +28,7 @@ pub enum CommandError {
     UnknownSource,
     SourceIsMyself,
     AlreadyImporting,
+    StillDeleting,
     OwnersDisagree,
     NoSuchJob,
     OnlyForMigrationClients(&'static str),
@@ -62,6 +63,7 @@ impl fmt::Display for CommandError {
             UnknownSource => f.write_str("Target node does not know the source node"),
             SourceIsMyself => f.write_str("Source node is target node itself"),
             AlreadyImporting => f.write_str("Slot is already being imported on the target by a different migration"),
+            StillDeleting => f.write_str("Target node is still deleting its old keys of a slot"),
             OwnersDisagree => f.write_str("Target node does not agree about current slot ownership"),
             NoSuchJob => f.write_str("No such slot migration job"),
             OnlyForMigrationClients(name) => {

@@ -101,6 +101,9 @@ impl Jobs {
         if ranges.slots().any(|slot| self.is_importing(slot)) {
             return Err(CommandError::AlreadyImporting);
         }
+        if origin == Origin::Source && ranges.slots().any(|slot| context.topology.deletes(slot)) {
+            return Err(CommandError::StillDeleting);
+        }
         Ok((ranges, taken))
     }
 

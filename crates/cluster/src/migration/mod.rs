@@ -61,6 +61,9 @@ pub trait Topology {
     /// Another node, or this one.
     fn peer(&self, id: &NodeId) -> Option<Peer>;
 
+    /// Whether this node is still deleting its old keys of a slot.
+    fn deletes(&self, slot: u16) -> bool;
+
     /// Whether a slot of this node is being imported by hand (CLUSTER SETSLOT IMPORTING).
     fn imports_manually(&self) -> bool;
 

@@ -47,8 +47,12 @@ impl ClusterNode {
                 self.awaits_full_sync.store(full_sync, Ordering::Relaxed);
             }
             Action::FlushData => self.flush_data(global),
-            // A worker deletes them: it can tell clients that have cached them.
-            Action::DeleteKeys(slots) => server.send(0, Message::DeleteSlots(slots.iter().collect())),
+            // A worker deletes them, which can tell clients that have cached them. It does so only with a slot map
+            // that gives them to another node, which follows.
+            Action::DeleteKeys(slots) => {
+                slots.iter().for_each(|slot| server.keyspace.set_doomed(usize::from(slot), true));
+                self.queue.lock().lost.extend(slots.iter());
+            }
             // The state machine ends the pause in time.
             Action::PauseWrites { until_ms: _ } => {
                 server.pause.pause_writes(PauseReason::ClusterFailover);
@@ -106,6 +110,10 @@ impl ClusterNode {
         *self.published.write() = Arc::new(Published::new(topology, preferred));
         kvick_engine::routing::publish(self.server, map, global, &self.server.stats[0]);
         self.server.slot_migration.topology_changed(self.server);
+        let lost = std::mem::take(&mut self.queue.lock().lost);
+        if !lost.is_empty() {
+            self.server.send(0, Message::DeleteSlots(lost.into()));
+        }
     }
 
     fn slot_map(&self, topology: &Topology, preferred: EndpointType) -> SlotMap {

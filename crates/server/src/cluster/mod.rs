@@ -63,6 +63,8 @@ pub struct ClusterNode {
 #[derive(Default)]
 struct Queue {
     changes: VecDeque<Action>,
+    /// Slots that were lost, whose keys are deleted once the slot map says so.
+    lost: Vec<u16>,
     /// SETSLOT commands that wait for replicas.
     set_slots: Vec<PendingSetSlot>,
 }

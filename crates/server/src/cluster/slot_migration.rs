@@ -17,7 +17,11 @@ pub(super) struct Member {
 
 impl Membership for Member {
     fn topology(&self) -> Arc<dyn Topology + Send + Sync> {
-        Arc::new(View { published: self.node.published(), tls: self.server.config.read(TLS_REPLICATION) })
+        Arc::new(View {
+            server: self.server,
+            published: self.node.published(),
+            tls: self.server.config.read(TLS_REPLICATION),
+        })
     }
 
     fn claim(&self, slots: &RangeList) -> bool {
@@ -35,6 +39,7 @@ impl Membership for Member {
 
 /// The published topology.
 struct View {
+    server: &'static Server,
     published: Arc<Published>,
     tls: bool,
 }
@@ -56,6 +61,10 @@ impl Topology for View {
         let node = self.published.topology.nodes.iter().find(|node| node.id == *id)?;
         let port = if self.tls { node.tls_port } else { node.tcp_port };
         Some(Peer { address: node.ip.clone(), port, human_name: node.human_name.clone() })
+    }
+
+    fn deletes(&self, slot: u16) -> bool {
+        self.server.keyspace.is_doomed(usize::from(slot))
     }
 
     fn imports_manually(&self) -> bool {

@@ -1,4 +1,5 @@
-//! Partitions whose keys are hidden: those of slots that are being imported from another node.
+//! Partitions whose keys are hidden: those of slots that are being imported from another node, and those of slots that
+//! this node has lost, until their keys are deleted.
 //!
 //! Hidden keys are not counted, listed, scanned, drawn at random, evicted or expired. Commands that name them find
 //! them, and snapshots and dumps have them.
@@ -35,9 +36,14 @@ impl Hidden {
         self.is_any() && self.words[partition / WORD].load(Ordering::Relaxed) >> (partition % WORD) & 1 == 1
     }
 
-    /// The partitions.
-    pub(super) fn iter(&self) -> impl Iterator<Item = usize> {
-        (0..self.words.len() * WORD).filter(|partition| self.contains(*partition))
+    /// Adds a partition, or removes it.
+    fn set(&self, partition: usize, add: bool) {
+        let (word, bit) = (&self.words[partition / WORD], 1 << (partition % WORD));
+        if add && word.fetch_or(bit, Ordering::SeqCst) & bit == 0 {
+            self.count.fetch_add(1, Ordering::SeqCst);
+        } else if !add && word.fetch_and(!bit, Ordering::SeqCst) & bit != 0 {
+            self.count.fetch_sub(1, Ordering::SeqCst);
+        }
     }
 }
 
@@ -47,19 +53,26 @@ impl Keyspace {
     /// # Panics
     /// If a partition does not exist.
     pub fn set_hidden(&self, partitions: impl Iterator<Item = usize>, hide: bool) {
-        for partition in partitions {
-            let (word, bit) = (&self.hidden.words[partition / WORD], 1 << (partition % WORD));
-            if hide && word.fetch_or(bit, Ordering::SeqCst) & bit == 0 {
-                self.hidden.count.fetch_add(1, Ordering::SeqCst);
-            } else if !hide && word.fetch_and(!bit, Ordering::SeqCst) & bit != 0 {
-                self.hidden.count.fetch_sub(1, Ordering::SeqCst);
-            }
-        }
+        partitions.for_each(|partition| self.hidden.set(partition, hide));
     }
 
-    /// Shows all keys.
-    pub fn show_all(&self) {
-        let partitions: Vec<usize> = self.hidden.iter().collect();
-        self.set_hidden(partitions.into_iter(), false);
+    /// Notes that the keys of this partition, in all databases, are about to be deleted, or that they were. Until then
+    /// they are hidden, and the slot counts as empty.
+    ///
+    /// # Panics
+    /// If the partition does not exist.
+    pub fn set_doomed(&self, partition: usize, doom: bool) {
+        self.doomed.set(partition, doom);
+    }
+
+    /// Whether the keys of a partition are about to be deleted.
+    pub fn is_doomed(&self, partition: usize) -> bool {
+        self.doomed.contains(partition)
+    }
+
+    /// Whether the keys of a partition are hidden.
+    #[inline]
+    pub(super) fn is_hidden(&self, partition: usize) -> bool {
+        self.hidden.contains(partition) || self.doomed.contains(partition)
     }
 }

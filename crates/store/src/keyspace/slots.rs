@@ -11,8 +11,13 @@ impl Keyspace {
         self.hasher.is_by_slot()
     }
 
-    /// Keys of a slot in a database, also if they are hidden, counted without locks.
+    /// Keys of a slot in a database, also if they are hidden, counted without locks; 0 if they are about to be deleted.
     pub fn slot_len(&self, number: usize, slot: u16) -> usize {
+        if self.is_doomed(usize::from(slot)) { 0 } else { self.slot_len_with_doomed(number, slot) }
+    }
+
+    /// Keys of a slot in a database, also if they are about to be deleted, counted without locks.
+    pub fn slot_len_with_doomed(&self, number: usize, slot: u16) -> usize {
         debug_assert!(self.is_by_slot() && slot < SLOTS, "slots are partitions in cluster mode");
         self.partition_len_with_hidden(self.database_at(number), usize::from(slot))
     }

@@ -106,6 +106,10 @@ fn establish_refuses_as_valkey_does() {
     }
     assert!(!node.jobs.imports_any());
     let arguments = words("SLOTSRANGE 100 100 NAME J SOURCE N1", &nodes);
+    node.view.deleting = Some(100);
+    let result = node.call(0, |jobs, context| jobs.establish(&arguments, Origin::Source, context));
+    assert_eq!(result, Err(CommandError::StillDeleting));
+    node.view.deleting = None;
     assert_eq!(node.call(0, |jobs, context| jobs.establish(&arguments, Origin::Source, context)), Ok(name(7)));
     let result = node.call(0, |jobs, context| jobs.establish(&arguments, Origin::Source, context));
     let expected = "Slot is already being imported on the target by a different migration";

@@ -31,13 +31,14 @@ pub struct View {
     pub peers: BTreeSet<u8>,
     pub imports_manually: bool,
     pub migrates_manually: bool,
+    pub deleting: Option<u16>,
 }
 
 impl View {
     pub fn new(me: u8) -> View {
         let owners = (0..300).map(|slot| (slot, (slot / 100) as u8)).collect();
         let peers = BTreeSet::from([0, 1, 2]);
-        View { me, is_primary: true, owners, peers, imports_manually: false, migrates_manually: false }
+        View { me, is_primary: true, owners, peers, imports_manually: false, migrates_manually: false, deleting: None }
     }
 
     pub fn give(&mut self, slots: &RangeList, to: u8) {
@@ -64,6 +65,10 @@ impl Topology for View {
         let found = self.peers.iter().find(|peer| id(**peer) == *wanted)?;
         let human_name = if *found == 2 { "third".to_owned() } else { String::new() };
         Some(Peer { address: format!("10.0.0.{found}"), port: 7000 + u16::from(*found), human_name })
+    }
+
+    fn deletes(&self, slot: u16) -> bool {
+        self.deleting == Some(slot)
     }
 
     fn imports_manually(&self) -> bool {
