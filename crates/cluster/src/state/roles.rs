@@ -46,7 +46,9 @@ impl Cluster {
     fn demote(&mut self, sender: NodeKey, primary: Option<NodeKey>, header: &Header<'_>) -> bool {
         match primary.filter(|primary| self.same_shard(*primary, sender)) {
             Some(primary) => {
-                let known = self.epoch_of(sender).max(self.epoch_of(primary));
+                // A primary without slots claims nothing: its own epoch, which it keeps as a replica, proves nothing.
+                let own = if self.nodes[sender].slot_count > 0 { self.epoch_of(sender) } else { 0 };
+                let known = own.max(self.epoch_of(primary));
                 if known > header.config_epoch {
                     log!(
                         self,

@@ -15,6 +15,13 @@ impl Cluster {
         elapsed(now_ms, self.nodes[key].acknowledged) < timeout_ms - timeout_ms / 10
     }
 
+    /// Whether this node has to ping a voter, so that [`Cluster::has_lease_of`] stays true.
+    pub(super) fn is_lease_due(&self, key: NodeKey, now_ms: u64) -> bool {
+        let needs_leases = self.settings.safety.fence_minority_primary && self.me().votes();
+        let node = &self.nodes[key];
+        needs_leases && node.votes() && elapsed(now_ms, node.acknowledged) > self.settings.node_timeout_ms / 2
+    }
+
     /// Decides at the start whether this node waits for a replica to take over. Call it when the data is loaded, or
     /// was found to be missing, and before the first tick.
     pub fn data_loaded(&mut self, facts: &Facts<'_>) {
