@@ -226,7 +226,9 @@ impl World {
     }
 
     fn change_address(&mut self, host: usize) {
-        if !self.end_process(host, false) {
+        // If all move while they do not see each other, only an administrator can bring them together again.
+        let all_meet = self.net.cuts.is_empty() && (0..self.hosts.len()).all(|host| self.is_running(host));
+        if !all_meet || !self.addresses_are_known() || !self.end_process(host, false) {
             return;
         }
         let ip = self.new_ip();

@@ -294,6 +294,15 @@ impl World {
         self.find_lag()
     }
 
+    /// Whether all nodes know the addresses of all others.
+    pub(crate) fn addresses_are_known(&mut self) -> bool {
+        (0..self.hosts.len()).all(|host| {
+            self.view_of(host).is_some_and(|view| {
+                view.iter().filter(|line| line.ends_with("right address true")).count() == self.hosts.len()
+            })
+        })
+    }
+
     /// What a node says about all nodes, in an order that all nodes agree on.
     fn view_of(&mut self, host: usize) -> Option<Vec<String>> {
         let topology = self.with_cluster(host, |cluster, facts| cluster.topology(facts))?;

@@ -436,11 +436,7 @@ impl World {
 
     /// Sends a frame without the guarantees of TCP.
     fn send_raw(&mut self, conn: ConnId, from: usize, peer: usize, to: Side, frame: std::sync::Arc<[u8]>) {
-        let copies = match self.random.u8(0..20) {
-            0 => 0,
-            1 => 2,
-            _ => 1,
-        };
+        let copies = if self.random.u8(0..20) == 0 { 2 } else { 1 };
         for _ in 0..copies {
             let mut at_ms = self.now_ms + self.net.delay_ms(from, peer, &mut self.random);
             if self.random.u8(0..10) == 0 {

@@ -44,6 +44,7 @@ mod health;
 mod info;
 mod links;
 mod manual_failover;
+mod mutation;
 mod node;
 mod persist;
 mod random;
@@ -69,6 +70,8 @@ pub use facts::{Facts, Now, SlotJobs};
 pub use health::FailReason;
 pub use info::Statistics;
 pub use links::{Accepted, LinkDirections, LinkId};
+#[cfg(feature = "mutations")]
+pub use mutation::Mutation;
 pub use set_slot::SetSlot;
 pub use settings::{Announce, DebugSettings, DropFilter, Safety, Settings};
 pub use table::NodeKey;

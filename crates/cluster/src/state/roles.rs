@@ -1,5 +1,6 @@
 //! Roles: what follows when a node says that it is a primary or a replica, and changes of this node's own role.
 
+use super::mutation::Mutation;
 use super::settle::Todo;
 use super::{Action, Cluster, NodeKey, log};
 use crate::bus::Header;
@@ -198,6 +199,9 @@ impl Cluster {
         let me = &mut self.nodes[self.myself];
         me.flags -= NodeFlags::PRIMARY | NodeFlags::MIGRATE_TO | NodeFlags::PRIMARY_FAILED;
         me.flags |= NodeFlags::REPLICA;
+        if self.breaks(Mutation::EpochGoesBack) {
+            self.nodes[self.myself].config_epoch = 0;
+        }
         if let Some(before) = before {
             self.remove_replica(before, self.myself);
         }

@@ -1,7 +1,7 @@
 //! Rules that are stricter than Valkey's. They change nothing on the wire, and are off by default.
 
 use super::facts::elapsed;
-use super::{Cluster, Facts, NodeKey, log};
+use super::{Cluster, Facts, LinkId, NodeKey, log};
 
 impl Cluster {
     /// Whether a voter proves that it has heard this node so recently that it cannot suspect it yet. A PING that was
@@ -51,5 +51,10 @@ impl Cluster {
             return;
         }
         self.takeover_deadline_ms = None;
+        // PINGs of that time were not answered, and never will be. On new links all nodes send new ones.
+        let links: Vec<LinkId> = self.links.keys().copied().collect();
+        for link in links {
+            self.close_link(Some(link), facts.ms());
+        }
     }
 }
