@@ -4,7 +4,7 @@ use crate::host::Request;
 use crate::setup::{LARGE, Promise};
 use crate::world::World;
 use kvick_cluster::bus::{ClusterState, MessageType};
-use kvick_cluster::{Epoch, NodeId};
+use kvick_cluster::{Epoch, NodeId, Slots};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Places in a message: see `kvick_cluster::bus`.
@@ -34,8 +34,8 @@ pub(crate) struct Oracle {
     votes: BTreeMap<(NodeId, Epoch), usize>,
     /// Who has voted for a host in an epoch.
     voters: BTreeMap<(usize, Epoch), BTreeSet<NodeId>>,
-    /// Who was elected in an epoch.
-    elected: BTreeMap<Epoch, NodeId>,
+    /// Who was elected in an epoch, with its slots.
+    elected: BTreeMap<Epoch, Vec<(NodeId, Slots)>>,
     /// The highest epoch that a node has claimed slots with, in a message that left it.
     claimed: BTreeMap<NodeId, Epoch>,
     /// Writes that must not be lost: slot, key and number.
@@ -144,6 +144,12 @@ impl World {
             self.oracle.violate(format!("host {host} votes twice in epoch {epoch}: for host {before} and host {peer}"));
         }
         self.oracle.voters.entry((peer, epoch)).or_default().insert(id);
+        let saved = self.hosts[host].disk.durable.as_ref().and_then(|content| {
+            content.split_once("lastVoteEpoch ")?.1.trim().parse::<Epoch>().ok()
+        });
+        if saved.is_none_or(|saved| saved < epoch) {
+            self.oracle.violate(format!("host {host} votes in epoch {epoch}, but that is not saved: {saved:?}"));
+        }
     }
 
     /// A primary announces that it has paused writes.
@@ -206,7 +212,14 @@ impl World {
                 "host {host} is elected in epoch {epoch} with {votes} votes, but a majority is {needed}"
             ));
         }
-        if let Some(other) = self.oracle.elected.insert(epoch, id).filter(|other| *other != id) {
+        // Voters that have not heard of each other may elect two nodes in one epoch, if a shard has an old and a new
+        // primary. Then the nodes must be of different shards: config epochs decide only about slots.
+        let Some(slots) = self.cluster(host).map(|cluster| cluster.my_slots().clone()) else { return };
+        let elected = self.oracle.elected.entry(epoch).or_default();
+        let rival = elected.iter().find(|(other, theirs)| *other != id && theirs.view().intersects(slots.view()));
+        let rival = rival.map(|(other, _)| *other);
+        elected.push((id, slots));
+        if let Some(other) = rival {
             self.oracle.violate(format!("both {other} and {id} (host {host}) are elected in epoch {epoch}"));
         }
     }

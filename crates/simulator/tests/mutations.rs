@@ -30,7 +30,7 @@ fn two_votes_in_an_epoch_are_found() {
 
 #[test]
 fn a_vote_that_is_not_saved_is_found() {
-    check(Workload::Failover, |settings| settings.mutation = Some(Mutation::UnsavedVote), "votes twice");
+    check(Workload::Failover, |settings| settings.mutation = Some(Mutation::UnsavedVote), "not saved");
 }
 
 #[test]

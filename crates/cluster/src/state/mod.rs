@@ -277,13 +277,15 @@ impl Cluster {
         if key == self.myself { facts.replication_offset } else { self.nodes[key].replication_offset }
     }
 
-    /// The node at the top of the chain of primaries.
+    /// The node at the top of the chain of primaries. Messages that overtake each other can close a chain to a circle,
+    /// into which the node itself only leads: then it is any node of the circle.
     fn primary_of(&self, key: NodeKey) -> NodeKey {
         let mut primary = key;
-        while let Some(next) = self.nodes[primary].replica_of {
-            primary = next;
-            if primary == key {
-                break;
+        for _ in 0..self.nodes.len() {
+            match self.nodes[primary].replica_of {
+                Some(next) if next != key => primary = next,
+                Some(next) => return next,
+                None => break,
             }
         }
         primary
