@@ -163,7 +163,8 @@ impl EventLoop {
                 // The connection is closed by dropping it.
                 continue;
             }
-            let socket = match self.materials().and_then(|materials| BusSocket::accepted(stream, materials.as_deref())) {
+            let socket = match self.materials().and_then(|materials| BusSocket::accepted(stream, materials.as_deref()))
+            {
                 Ok(socket) => socket,
                 Err(error) => {
                     logging::verbose(format_args!("Error accepting cluster node connection: {error}"));

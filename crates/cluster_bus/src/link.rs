@@ -58,11 +58,7 @@ impl Link {
 
     /// Reads what is available and passes each message to `handle`, which returns whether the link still exists.
     /// Returns whether more may be available.
-    pub fn receive(
-        &mut self,
-        buffer: &mut Vec<u8>,
-        mut handle: impl FnMut(&[u8]) -> bool,
-    ) -> Result<bool, LinkError> {
+    pub fn receive(&mut self, buffer: &mut Vec<u8>, mut handle: impl FnMut(&[u8]) -> bool) -> Result<bool, LinkError> {
         buffer.resize(READ, 0);
         for _ in 0..READS_PER_TURN {
             match self.socket.read(buffer) {

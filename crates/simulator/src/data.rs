@@ -31,12 +31,26 @@ pub(crate) enum SlotChange {
 pub(crate) enum Entry {
     /// Keeps the stream alive.
     Ping,
-    Write { slot: u16, key: u32, number: u32 },
+    Write {
+        slot: u16,
+        key: u32,
+        number: u32,
+    },
     /// A key that came from another node, with all its numbers.
-    Restore { slot: u16, key: u32, numbers: Vec<u32> },
-    Remove { slot: u16, key: u32 },
+    Restore {
+        slot: u16,
+        key: u32,
+        numbers: Vec<u32>,
+    },
+    Remove {
+        slot: u16,
+        key: u32,
+    },
     RemoveSlots(Box<Slots>),
-    SetSlot { slot: u16, change: SlotChange },
+    SetSlot {
+        slot: u16,
+        change: SlotChange,
+    },
 }
 
 /// All data of a node.
@@ -99,8 +113,8 @@ impl Dataset {
     /// The entries behind an offset of a history, each with its end, if this is a continuation of that history and
     /// has them yet.
     pub(crate) fn entries_from(&self, history: u64, offset: u64) -> Option<Vec<(u64, Entry)>> {
-        let is_same = history == self.history
-            || self.former.is_some_and(|(former, until)| former == history && offset <= until);
+        let is_same =
+            history == self.history || self.former.is_some_and(|(former, until)| former == history && offset <= until);
         let start = self.offset - self.backlog.len() as u64 * ENTRY_BYTES;
         if !is_same || offset > self.offset || offset < start {
             return None;

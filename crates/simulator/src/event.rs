@@ -1,8 +1,8 @@
 //! What is scheduled, in the order of time.
 
+use crate::faults::Ending;
 use crate::host::{Reply, Request};
 use crate::network::{ConnId, Item, Side};
-use crate::faults::Ending;
 use kvick_cluster::state::LinkId;
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -10,26 +10,70 @@ use std::collections::BinaryHeap;
 /// Something that happens at a time.
 #[derive(Debug)]
 pub(crate) enum Event {
-    Tick { host: usize, life: u32 },
+    Tick {
+        host: usize,
+        life: u32,
+    },
     /// A packet that opens a connection arrives.
-    Open { conn: ConnId, attempt: u32 },
+    Open {
+        conn: ConnId,
+        attempt: u32,
+    },
     /// The opener learns that the connection is open.
-    Opened { conn: ConnId, attempt: u32 },
+    Opened {
+        conn: ConnId,
+        attempt: u32,
+    },
     /// The opener learns that nobody listens.
-    Refused { host: usize, life: u32, link: LinkId, conn: ConnId },
-    Deliver { conn: ConnId, to: Side },
-    DeliverRaw { conn: ConnId, to: Side, item: Box<Item> },
+    Refused {
+        host: usize,
+        life: u32,
+        link: LinkId,
+        conn: ConnId,
+    },
+    Deliver {
+        conn: ConnId,
+        to: Side,
+    },
+    DeliverRaw {
+        conn: ConnId,
+        to: Side,
+        item: Box<Item>,
+    },
     /// `nodes.conf` is durable.
-    Saved { host: usize, life: u32 },
-    WritesPaused { host: usize, life: u32, number: u64 },
+    Saved {
+        host: usize,
+        life: u32,
+    },
+    WritesPaused {
+        host: usize,
+        life: u32,
+        number: u64,
+    },
     /// The copy of all data for a replica is ready.
-    FullSync { host: usize, life: u32, conn: ConnId },
-    Request { host: usize, request: Request },
-    Reply { request: Request, host: usize, reply: Reply },
+    FullSync {
+        host: usize,
+        life: u32,
+        conn: ConnId,
+    },
+    Request {
+        host: usize,
+        request: Request,
+    },
+    Reply {
+        request: Request,
+        host: usize,
+        reply: Reply,
+    },
     /// A client sends its next write.
-    ClientTurn { client: usize },
+    ClientTurn {
+        client: usize,
+    },
     /// A client gives up waiting for a reply.
-    ClientTimeout { client: usize, number: u32 },
+    ClientTimeout {
+        client: usize,
+        number: u32,
+    },
     /// The next fault or operation.
     Fault,
     EndFault(Box<Ending>),

@@ -13,13 +13,26 @@ use std::collections::BTreeSet;
 /// How a fault ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Ending {
-    Start { host: usize, life: u32 },
+    Start {
+        host: usize,
+        life: u32,
+    },
     /// The process goes on. If the whole machine had stopped, its monotonic clock has as well.
-    Resume { host: usize, life: u32, since_ms: u64, machine: bool },
+    Resume {
+        host: usize,
+        life: u32,
+        since_ms: u64,
+        machine: bool,
+    },
     Uncut(u64),
     Fast(usize),
     /// The next step of a slot's migration.
-    SetSlot { step: u8, slot: u16, source: usize, target: usize },
+    SetSlot {
+        step: u8,
+        slot: u16,
+        source: usize,
+        target: usize,
+    },
 }
 
 /// The faults of a run.

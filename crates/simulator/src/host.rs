@@ -129,7 +129,9 @@ pub(crate) struct Request {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Reply {
     /// Executed. Whether all nodes of the shard had it at that moment.
-    Done { everywhere: bool },
+    Done {
+        everywhere: bool,
+    },
     Moved(NodeId),
     Ask(NodeId),
     Down,

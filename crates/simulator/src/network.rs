@@ -4,8 +4,7 @@
 //! lives. What a real network loses arrives late, after retransmissions; what crosses a partition waits until the
 //! partition ends, or until the connection is closed. Data of different connections overtake each other freely.
 //!
-//! In raw mode ([`Conditions::raw`]) frames are also repeated and reordered within a connection, and what crosses a
-//! partition is lost.
+//! In raw mode ([`Conditions::raw`]) frames are also repeated and reordered within a connection.
 
 use crate::data::Message;
 use kvick_cluster::state::LinkId;

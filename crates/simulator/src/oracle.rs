@@ -131,7 +131,8 @@ impl World {
             let claimed = self.oracle.claimed.entry(id).or_default();
             *claimed = (*claimed).max(epoch);
         }
-        if matches!(kind, Some(MessageType::Ping | MessageType::Pong)) && frame.get(FLAGS_BYTE).is_some_and(|b| b & 1 == 1)
+        if matches!(kind, Some(MessageType::Ping | MessageType::Pong))
+            && frame.get(FLAGS_BYTE).is_some_and(|b| b & 1 == 1)
         {
             self.check_paused(host);
         }
@@ -144,9 +145,11 @@ impl World {
             self.oracle.violate(format!("host {host} votes twice in epoch {epoch}: for host {before} and host {peer}"));
         }
         self.oracle.voters.entry((peer, epoch)).or_default().insert(id);
-        let saved = self.hosts[host].disk.durable.as_ref().and_then(|content| {
-            content.split_once("lastVoteEpoch ")?.1.trim().parse::<Epoch>().ok()
-        });
+        let saved = self.hosts[host]
+            .disk
+            .durable
+            .as_ref()
+            .and_then(|content| content.split_once("lastVoteEpoch ")?.1.trim().parse::<Epoch>().ok());
         if saved.is_none_or(|saved| saved < epoch) {
             self.oracle.violate(format!("host {host} votes in epoch {epoch}, but that is not saved: {saved:?}"));
         }
@@ -354,8 +357,17 @@ impl World {
             .collect();
         for (slot, key, number) in self.oracle.promised() {
             let owner = owners.get(slot).copied();
-            let data = owner.and_then(|owner| self.hosts[owner].process.as_ref()).map(|process| &process.data);
-            if !data.is_some_and(|data| data.contains(*slot, *key, *number)) {
+            // While a slot is moved, clients find its keys at the node that imports it.
+            let is_importing = |host: &usize| {
+                let cluster = self.cluster(*host);
+                cluster.is_some_and(|cluster| cluster.is_primary() && cluster.importing_from(*slot).is_some())
+            };
+            let mut places = owner.into_iter().chain((0..self.hosts.len()).filter(is_importing));
+            let has_it = |host: usize| {
+                let process = self.hosts[host].process.as_ref();
+                process.is_some_and(|process| process.data.contains(*slot, *key, *number))
+            };
+            if !places.any(has_it) {
                 return Some(format!(
                     "acknowledged write {number} to key {key} in slot {slot} is missing at its owner, host {owner:?}"
                 ));

@@ -221,11 +221,7 @@ impl World {
     }
 
     /// Executes a command of an operator, if the process runs, and settles it.
-    pub(crate) fn command<T>(
-        &mut self,
-        host: usize,
-        call: impl FnOnce(&mut Cluster, &Facts<'_>) -> T,
-    ) -> Option<T> {
+    pub(crate) fn command<T>(&mut self, host: usize, call: impl FnOnce(&mut Cluster, &Facts<'_>) -> T) -> Option<T> {
         if !self.is_running(host) {
             return None;
         }
@@ -412,13 +408,7 @@ impl World {
         self.drain_inbox(host);
     }
 
-    fn send_frame(
-        &mut self,
-        host: usize,
-        link: kvick_cluster::state::LinkId,
-        id: ConnId,
-        frame: std::sync::Arc<[u8]>,
-    ) {
+    fn send_frame(&mut self, host: usize, link: kvick_cluster::state::LinkId, id: ConnId, frame: std::sync::Arc<[u8]>) {
         let Some(conn) = self.net.get(id) else { return };
         let side = if conn.ends[0].link == Some(link) && conn.ends[0].host == host { 0 } else { 1 };
         if conn.ends[side].closed {
@@ -612,6 +602,8 @@ impl World {
         let Some(conn) = self.net.get(id).filter(|conn| !conn.ends[to].closed) else { return };
         let (sender, receiver, life) = (conn.ends[1 - to].host, conn.ends[to].host, conn.ends[to].life);
         if self.net.is_cut(sender, receiver) || self.hosts[receiver].is_off {
+            let at_ms = self.now_ms + self.random.u64(100..1000);
+            self.queue.push(at_ms, Event::DeliverRaw { conn: id, to, item: Box::new(item) });
             return;
         }
         if let Item::Frame(frame) = item {

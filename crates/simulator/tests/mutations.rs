@@ -9,8 +9,13 @@ const SEEDS: u64 = 1000;
 /// The first seed of a workload in which a violation is found, with what it was.
 fn first_violation(workload: Workload, configure: fn(&mut Settings)) -> Option<(u64, String)> {
     (1..=SEEDS).find_map(|seed| {
-        let options =
-            Options { seed, nodes: Some(7), workload: Some(workload), configure: Some(configure), ..Options::default() };
+        let options = Options {
+            seed,
+            nodes: Some(7),
+            workload: Some(workload),
+            configure: Some(configure),
+            ..Options::default()
+        };
         run(&options).violation.map(|violation| (seed, violation.what))
     })
 }
