@@ -43,6 +43,8 @@ pub(crate) struct Faults {
     cuts: u64,
     /// Hosts that an administrator wants to be replicas of some primary.
     rejoining: BTreeSet<usize>,
+    /// When the migration of a slot that began last is given up.
+    slot_deadline_ms: u64,
     /// The host that is restarted next.
     restarted: usize,
 }
@@ -237,7 +239,9 @@ impl World {
     }
 
     fn change_address(&mut self, host: usize) {
-        if !self.end_process(host, false) {
+        // If all move while they do not see each other, only an administrator can bring them together again.
+        let all_meet = self.net.cuts.is_empty() && (0..self.hosts.len()).all(|host| self.is_running(host));
+        if !all_meet || !self.addresses_are_known() || !self.end_process(host, false) {
             return;
         }
         let ip = self.new_ip();
@@ -366,18 +370,39 @@ impl World {
         }
     }
 
-    /// The steps of a migration as `valkey-cli` takes them.
+    /// The steps of a migration as `valkey-cli` takes them: each begins when the one before it has succeeded.
     fn set_slot_step(&mut self, step: u8, slot: u16, source: usize, target: usize) {
         let id_of = |host: usize| self.cluster(host).map(|cluster| cluster.my_id());
         let (Some(source_id), Some(target_id)) = (id_of(source), id_of(target)) else { return };
+        let is_importing = self.cluster(target).is_some_and(|cluster| cluster.importing_from(slot).is_some());
+        let is_migrating = self.cluster(source).is_some_and(|cluster| cluster.migrating_to(slot).is_some());
+        let has_moved = self.cluster(target).is_some_and(|cluster| cluster.my_slots().contains(slot));
+        let is_due = match step {
+            0 => true,
+            1 => is_importing,
+            2 => is_importing && is_migrating,
+            3 => self.hosts[source].process.as_ref().is_some_and(|process| !process.data.keys.contains_key(&slot)),
+            _ => has_moved,
+        };
+        if !is_due {
+            // A reply that is missing for so long has been lost: the administrator gives up.
+            let is_given_up = self.now_ms >= self.faults.slot_deadline_ms || self.faults.is_over;
+            if !is_given_up {
+                self.next_set_slot(step, slot, source, target);
+            }
+            return;
+        }
         self.trace.note(self.now_ms, || format!("slot {slot} from {source} to {target}: step {step}"));
         let goes_on = match step {
-            0 => self.replicated_change(target, slot, SlotChange::Importing(source_id)),
+            0 => {
+                self.faults.slot_deadline_ms = self.now_ms + 20_000;
+                self.replicated_change(target, slot, SlotChange::Importing(source_id))
+            }
             1 => self.replicated_change(source, slot, SlotChange::Migrating(target_id)),
             2 => self.move_keys(slot, source, target),
             3 => self.replicated_change(target, slot, SlotChange::Node(target_id)),
             4 => self.replicated_change(source, slot, SlotChange::Node(target_id)),
-            5 => {
+            _ => {
                 for host in 0..self.hosts.len() {
                     let is_primary = self.cluster(host).is_some_and(|cluster| cluster.is_primary());
                     if is_primary && host != source && host != target {
@@ -386,13 +411,16 @@ impl World {
                 }
                 false
             }
-            _ => false,
         };
         if goes_on {
-            let at_ms = self.now_ms + self.random.u64(100..600);
-            let ending = Ending::SetSlot { step: step + 1, slot, source, target };
-            self.queue.push(at_ms, Event::EndFault(Box::new(ending)));
+            self.next_set_slot(step + 1, slot, source, target);
         }
+    }
+
+    fn next_set_slot(&mut self, step: u8, slot: u16, source: usize, target: usize) {
+        let at_ms = self.now_ms + self.random.u64(50..600);
+        let ending = Ending::SetSlot { step, slot, source, target };
+        self.queue.push(at_ms, Event::EndFault(Box::new(ending)));
     }
 
     /// SETSLOT on a primary: its replicas get it first.
@@ -426,7 +454,7 @@ impl World {
                 cluster.is_primary() && (cluster.importing_from(slot).is_some() || cluster.my_slots().contains(slot))
             });
         if !is_ready {
-            return true;
+            return false;
         }
         let keys = process.data.keys.get(&slot).cloned().unwrap_or_default();
         for (key, numbers) in keys {

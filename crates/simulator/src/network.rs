@@ -4,7 +4,7 @@
 //! lives. What a real network loses arrives late, after retransmissions; what crosses a partition waits until the
 //! partition ends, or until the connection is closed. Data of different connections overtake each other freely.
 //!
-//! In raw mode ([`Conditions::raw`]) frames are also lost, repeated and reordered within a connection.
+//! In raw mode ([`Conditions::raw`]) frames are also repeated and reordered within a connection.
 
 use crate::data::Message;
 use kvick_cluster::state::LinkId;
@@ -78,7 +78,7 @@ pub(crate) struct Conditions {
     pub(crate) jitter_ms: u64,
     /// Probability that a packet is lost and sent again.
     pub(crate) loss: f64,
-    /// Frames of a connection are lost, repeated and reordered.
+    /// Frames of a connection are repeated and reordered.
     pub(crate) raw: bool,
 }
 

@@ -4,7 +4,7 @@ use crate::host::Request;
 use crate::setup::{LARGE, Promise};
 use crate::world::World;
 use kvick_cluster::bus::{ClusterState, MessageType};
-use kvick_cluster::{Epoch, NodeId};
+use kvick_cluster::{Epoch, NodeId, Slots};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Places in a message: see `kvick_cluster::bus`.
@@ -34,8 +34,8 @@ pub(crate) struct Oracle {
     votes: BTreeMap<(NodeId, Epoch), usize>,
     /// Who has voted for a host in an epoch.
     voters: BTreeMap<(usize, Epoch), BTreeSet<NodeId>>,
-    /// Who was elected in an epoch.
-    elected: BTreeMap<Epoch, NodeId>,
+    /// Who was elected in an epoch, with its slots.
+    elected: BTreeMap<Epoch, Vec<(NodeId, Slots)>>,
     /// The highest epoch that a node has claimed slots with, in a message that left it.
     claimed: BTreeMap<NodeId, Epoch>,
     /// Writes that must not be lost: slot, key and number.
@@ -145,6 +145,14 @@ impl World {
             self.oracle.violate(format!("host {host} votes twice in epoch {epoch}: for host {before} and host {peer}"));
         }
         self.oracle.voters.entry((peer, epoch)).or_default().insert(id);
+        let saved = self.hosts[host]
+            .disk
+            .durable
+            .as_ref()
+            .and_then(|content| content.split_once("lastVoteEpoch ")?.1.trim().parse::<Epoch>().ok());
+        if saved.is_none_or(|saved| saved < epoch) {
+            self.oracle.violate(format!("host {host} votes in epoch {epoch}, but that is not saved: {saved:?}"));
+        }
     }
 
     /// A primary announces that it has paused writes.
@@ -207,7 +215,14 @@ impl World {
                 "host {host} is elected in epoch {epoch} with {votes} votes, but a majority is {needed}"
             ));
         }
-        if let Some(other) = self.oracle.elected.insert(epoch, id).filter(|other| *other != id) {
+        // Voters that have not heard of each other may elect two nodes in one epoch, if a shard has an old and a new
+        // primary. Then the nodes must be of different shards: config epochs decide only about slots.
+        let Some(slots) = self.cluster(host).map(|cluster| cluster.my_slots().clone()) else { return };
+        let elected = self.oracle.elected.entry(epoch).or_default();
+        let rival = elected.iter().find(|(other, theirs)| *other != id && theirs.view().intersects(slots.view()));
+        let rival = rival.map(|(other, _)| *other);
+        elected.push((id, slots));
+        if let Some(other) = rival {
             self.oracle.violate(format!("both {other} and {id} (host {host}) are elected in epoch {epoch}"));
         }
     }
@@ -295,6 +310,15 @@ impl World {
         self.find_lag()
     }
 
+    /// Whether all nodes know the addresses of all others.
+    pub(crate) fn addresses_are_known(&mut self) -> bool {
+        (0..self.hosts.len()).all(|host| {
+            self.view_of(host).is_some_and(|view| {
+                view.iter().filter(|line| line.ends_with("right address true")).count() == self.hosts.len()
+            })
+        })
+    }
+
     /// What a node says about all nodes, in an order that all nodes agree on.
     fn view_of(&mut self, host: usize) -> Option<Vec<String>> {
         let topology = self.with_cluster(host, |cluster, facts| cluster.topology(facts))?;
@@ -333,8 +357,17 @@ impl World {
             .collect();
         for (slot, key, number) in self.oracle.promised() {
             let owner = owners.get(slot).copied();
-            let data = owner.and_then(|owner| self.hosts[owner].process.as_ref()).map(|process| &process.data);
-            if !data.is_some_and(|data| data.contains(*slot, *key, *number)) {
+            // While a slot is moved, clients find its keys at the node that imports it.
+            let is_importing = |host: &usize| {
+                let cluster = self.cluster(*host);
+                cluster.is_some_and(|cluster| cluster.is_primary() && cluster.importing_from(*slot).is_some())
+            };
+            let mut places = owner.into_iter().chain((0..self.hosts.len()).filter(is_importing));
+            let has_it = |host: usize| {
+                let process = self.hosts[host].process.as_ref();
+                process.is_some_and(|process| process.data.contains(*slot, *key, *number))
+            };
+            if !places.any(has_it) {
                 return Some(format!(
                     "acknowledged write {number} to key {key} in slot {slot} is missing at its owner, host {owner:?}"
                 ));

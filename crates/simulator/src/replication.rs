@@ -17,6 +17,9 @@ const HEARTBEAT_MS: u64 = 1000;
 /// A link on which nothing was heard for so long is closed.
 const SILENCE_MAX_MS: u64 = 20_000;
 
+/// Longest time to wait for the reply to a request to synchronize.
+const SYNCHRONIZE_MS_MAX: u64 = 10_000;
+
 /// Longest time that a copy of all data takes.
 const FULL_SYNC_MS_MAX: u64 = 800;
 
@@ -112,7 +115,11 @@ impl World {
         let Some(process) = self.hosts[host].process.as_mut() else { return };
         let is_silent = process.upstream.is_online
             && process.upstream.heard_ms.is_some_and(|heard_ms| now_ms.saturating_sub(heard_ms) > SILENCE_MAX_MS);
-        if is_silent {
+        // A connection whose other end has lost its power in the meantime.
+        let is_stuck = process.upstream.conn.is_some()
+            && !process.upstream.is_online
+            && now_ms.saturating_sub(process.upstream.attempt_ms) > SYNCHRONIZE_MS_MAX;
+        if is_silent || is_stuck {
             self.close_upstream(host);
         }
         self.connect_upstream(host, now_ms);

@@ -238,7 +238,7 @@ impl Setup {
         let disk_blocks = random.bool();
         let is_large = hosts >= LARGE;
         let mut no_failover = BTreeSet::new();
-        if random.u8(0..6) == 0 && !is_large {
+        if random.u8(0..6) == 0 && !is_large && workload != Workload::Empty {
             no_failover.insert(random.usize(0..hosts));
         }
         let faults_ms = settings.node_timeout_ms * random.u64(8..=25);

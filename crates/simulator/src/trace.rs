@@ -21,7 +21,13 @@ impl Trace {
     /// `prints`: all lines to the standard error stream.
     pub(crate) fn new(is_on: bool, prints: bool) -> Trace {
         // Log lines that nobody reads cost time. They have no influence on the run.
-        let level = if is_on || prints { Level::Verbose } else { Level::Warning };
+        let level = if prints {
+            Level::Debug
+        } else if is_on {
+            Level::Verbose
+        } else {
+            Level::Warning
+        };
         Trace { is_on: is_on || prints, prints, level, lines: VecDeque::new() }
     }
 

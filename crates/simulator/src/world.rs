@@ -426,11 +426,7 @@ impl World {
 
     /// Sends a frame without the guarantees of TCP.
     fn send_raw(&mut self, conn: ConnId, from: usize, peer: usize, to: Side, frame: std::sync::Arc<[u8]>) {
-        let copies = match self.random.u8(0..20) {
-            0 => 0,
-            1 => 2,
-            _ => 1,
-        };
+        let copies = if self.random.u8(0..20) == 0 { 2 } else { 1 };
         for _ in 0..copies {
             let mut at_ms = self.now_ms + self.net.delay_ms(from, peer, &mut self.random);
             if self.random.u8(0..10) == 0 {
@@ -606,6 +602,8 @@ impl World {
         let Some(conn) = self.net.get(id).filter(|conn| !conn.ends[to].closed) else { return };
         let (sender, receiver, life) = (conn.ends[1 - to].host, conn.ends[to].host, conn.ends[to].life);
         if self.net.is_cut(sender, receiver) || self.hosts[receiver].is_off {
+            let at_ms = self.now_ms + self.random.u64(100..1000);
+            self.queue.push(at_ms, Event::DeliverRaw { conn: id, to, item: Box::new(item) });
             return;
         }
         if let Item::Frame(frame) = item {

@@ -4,6 +4,7 @@
 //! was claimed by another one becomes its replica. Slots are compared in words of 64, so that a claim that changes
 //! little costs little.
 
+use super::mutation::Mutation;
 use super::settle::Todo;
 use super::{Action, Cluster, Facts, NodeKey, log};
 use crate::Epoch;
@@ -89,7 +90,11 @@ impl Cluster {
         let wins = match claimed_owner {
             None => true,
             // The target of a migration may have a lower epoch than this node, which allowed it to take over.
-            Some(owner) => self.nodes[owner].config_epoch < claim.epoch || facts.jobs.granted.contains(slot),
+            Some(owner) => {
+                self.nodes[owner].config_epoch < claim.epoch
+                    || facts.jobs.granted.contains(slot)
+                    || self.breaks(Mutation::OldClaims)
+            }
         };
         if !wins {
             return;

@@ -4,6 +4,7 @@
 //! of its shard among those that lost their primary, so that elections do not disturb each other. The best replica
 //! does not wait if all siblings agree that the primary has failed: their offsets are final then.
 
+use super::mutation::Mutation;
 use super::settle::Todo;
 use super::{Cluster, Facts, NodeKey, log};
 use crate::Epoch;
@@ -92,7 +93,9 @@ impl Cluster {
             self.log_obstacle(Obstacle::Expired, facts.ms());
         } else if !self.election.requested {
             self.start_election(facts);
-        } else if self.election.voters.len() >= self.quorum() {
+        } else if self.election.voters.len() >= self.quorum()
+            || (self.breaks(Mutation::NoMajority) && !self.election.voters.is_empty())
+        {
             self.win_election(facts);
         } else {
             self.log_obstacle(Obstacle::Votes, facts.ms());
@@ -320,7 +323,9 @@ impl Cluster {
                 }
                 None => {
                     self.last_vote_epoch = self.current_epoch;
-                    self.todo(Todo::SAVE | Todo::SYNC);
+                    if !self.breaks(Mutation::UnsavedVote) {
+                        self.todo(Todo::SAVE | Todo::SYNC);
+                    }
                     self.send_vote(candidate, facts);
                     log!(
                         self,
@@ -361,7 +366,7 @@ impl Cluster {
         if request.current_epoch < self.current_epoch {
             return Some(Denial::OldEpoch);
         }
-        if self.last_vote_epoch == self.current_epoch {
+        if self.last_vote_epoch == self.current_epoch && !self.breaks(Mutation::DoubleVote) {
             return Some(Denial::Voted);
         }
         if node.is_primary() {

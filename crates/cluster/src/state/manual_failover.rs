@@ -5,6 +5,7 @@
 //! replica has processed the stream up to the offset in such a message, it starts an election in which nobody minds
 //! that the primary works. FORCE omits the primary's part.
 
+use super::mutation::Mutation;
 use super::settle::Todo;
 use super::{Action, Cluster, Facts, LinkId, NodeKey, log};
 use crate::bus::{Header, MessageFlags, MessageType};
@@ -102,6 +103,9 @@ impl Cluster {
         let until_ms = facts.ms().saturating_add(timeout_ms.saturating_mul(PAUSE_TIMEOUTS));
         self.out.push(Action::PauseWrites { until_ms });
         self.manual.pausing_for = Some(link);
+        if self.breaks(Mutation::EarlyOffset) {
+            self.writes_paused(facts);
+        }
         log!(self, Notice, "Manual failover requested by replica {}.", self.label(replica));
     }
 

@@ -44,6 +44,7 @@ mod health;
 mod info;
 mod links;
 mod manual_failover;
+mod mutation;
 mod node;
 mod persist;
 mod random;
@@ -69,6 +70,8 @@ pub use facts::{Facts, Now, SlotJobs};
 pub use health::FailReason;
 pub use info::Statistics;
 pub use links::{Accepted, LinkDirections, LinkId};
+#[cfg(feature = "mutations")]
+pub use mutation::Mutation;
 pub use set_slot::SetSlot;
 pub use settings::{Announce, DebugSettings, DropFilter, Safety, Settings};
 pub use table::NodeKey;
@@ -275,14 +278,15 @@ impl Cluster {
         if key == self.myself { facts.replication_offset } else { self.nodes[key].replication_offset }
     }
 
-    /// The node at the top of the chain of primaries. Messages that crossed can make a chain a circle for a moment;
-    /// then it is some node of it.
+    /// The node at the top of the chain of primaries. Messages that overtake each other can close a chain to a circle,
+    /// into which the node itself only leads: then it is any node of the circle.
     fn primary_of(&self, key: NodeKey) -> NodeKey {
         let mut primary = key;
         for _ in 0..self.nodes.len() {
             match self.nodes[primary].replica_of {
                 Some(next) if next != key => primary = next,
-                _ => break,
+                Some(next) => return next,
+                None => break,
             }
         }
         primary

@@ -1,5 +1,6 @@
 //! Roles: what follows when a node says that it is a primary or a replica, and changes of this node's own role.
 
+use super::mutation::Mutation;
 use super::settle::Todo;
 use super::{Action, Cluster, NodeKey, log};
 use crate::bus::Header;
@@ -46,7 +47,9 @@ impl Cluster {
     fn demote(&mut self, sender: NodeKey, primary: Option<NodeKey>, header: &Header<'_>) -> bool {
         match primary.filter(|primary| self.same_shard(*primary, sender)) {
             Some(primary) => {
-                let known = self.epoch_of(sender).max(self.epoch_of(primary));
+                // A primary without slots claims nothing: its own epoch, which it keeps as a replica, proves nothing.
+                let own = if self.nodes[sender].slot_count > 0 { self.epoch_of(sender) } else { 0 };
+                let known = own.max(self.epoch_of(primary));
                 if known > header.config_epoch {
                     log!(
                         self,
@@ -197,6 +200,9 @@ impl Cluster {
         let me = &mut self.nodes[self.myself];
         me.flags -= NodeFlags::PRIMARY | NodeFlags::MIGRATE_TO | NodeFlags::PRIMARY_FAILED;
         me.flags |= NodeFlags::REPLICA;
+        if self.breaks(Mutation::EpochGoesBack) {
+            self.nodes[self.myself].config_epoch = 0;
+        }
         if let Some(before) = before {
             self.remove_replica(before, self.myself);
         }

@@ -1,7 +1,7 @@
 //! Rules that are stricter than Valkey's. They change nothing on the wire, and are off by default.
 
 use super::facts::elapsed;
-use super::{Cluster, Facts, NodeKey, log};
+use super::{Cluster, Facts, LinkId, NodeKey, log};
 
 impl Cluster {
     /// Whether a voter proves that it has heard this node so recently that it cannot suspect it yet. A PING that was
@@ -13,6 +13,13 @@ impl Cluster {
         }
         let timeout_ms = self.settings.node_timeout_ms;
         elapsed(now_ms, self.nodes[key].acknowledged) < timeout_ms - timeout_ms / 10
+    }
+
+    /// Whether this node has to ping a voter, so that [`Cluster::has_lease_of`] stays true.
+    pub(super) fn is_lease_due(&self, key: NodeKey, now_ms: u64) -> bool {
+        let needs_leases = self.settings.safety.fence_minority_primary && self.me().votes();
+        let node = &self.nodes[key];
+        needs_leases && node.votes() && elapsed(now_ms, node.acknowledged) > self.settings.node_timeout_ms / 2
     }
 
     /// Decides at the start whether this node waits for a replica to take over. Call it when the data is loaded, or
@@ -44,5 +51,10 @@ impl Cluster {
             return;
         }
         self.takeover_deadline_ms = None;
+        // PINGs of that time were not answered, and never will be. On new links all nodes send new ones.
+        let links: Vec<LinkId> = self.links.keys().copied().collect();
+        for link in links {
+            self.close_link(Some(link), facts.ms());
+        }
     }
 }

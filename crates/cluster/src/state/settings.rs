@@ -57,6 +57,10 @@ pub struct Settings {
     pub debug: DebugSettings,
     /// What goes beyond Valkey.
     pub safety: Safety,
+    /// A rule that is broken on purpose.
+    #[cfg(feature = "mutations")]
+    #[doc(hidden)]
+    pub mutation: Option<super::Mutation>,
 }
 
 /// The `cluster-announce-*` directives.
@@ -148,6 +152,8 @@ impl Default for Settings {
             module_no_redirection: false,
             debug: DebugSettings::default(),
             safety: Safety::default(),
+            #[cfg(feature = "mutations")]
+            mutation: None,
         }
     }
 }

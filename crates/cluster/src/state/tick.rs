@@ -168,7 +168,9 @@ impl Cluster {
             interval_ms => interval_ms,
         };
         if let Some(link) = node.link {
-            let is_due = node.ping_sent.is_none() && elapsed(now_ms, node.pong_received) > interval_ms;
+            // What others say about its PONGs does not renew a lease.
+            let is_due = node.ping_sent.is_none()
+                && (elapsed(now_ms, node.pong_received) > interval_ms || self.is_lease_due(key, now_ms));
             let is_waiting_for_pause =
                 self.manual.deadline_ms.is_some() && self.me().is_primary() && self.manual.replica == Some(key);
             if is_due || is_waiting_for_pause {
