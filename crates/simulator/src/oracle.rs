@@ -178,7 +178,7 @@ impl World {
             topology_version: cluster.topology_version(),
         };
         let is_changed = now.topology_version != self.oracle.seen[host].topology_version;
-        let audits = is_changed && (self.hosts.len() < LARGE || self.steps % 1000 == 0);
+        let audits = is_changed && (self.hosts.len() < LARGE || self.steps.is_multiple_of(1000));
         let fault = if audits { cluster.audit() } else { None };
         if let Some(fault) = fault {
             self.oracle.violate(format!("host {host}: {fault}"));
