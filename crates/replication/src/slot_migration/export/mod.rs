@@ -297,7 +297,6 @@ impl Export {
         let is_cancelled = || ended.borrow().is_some() || !note(shared.borrow_mut().keep_alive(Duration::ZERO));
         let written = snapshot.write(writer, is_cancelled);
         drop(snapshot);
-        drop(shared);
         if let Some(ended) = ended.into_inner() {
             return Err(ended);
         }

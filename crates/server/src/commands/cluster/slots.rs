@@ -153,7 +153,7 @@ fn singles(args: Args<'_>) -> Result<Vec<RangeInclusive<u16>>, Error> {
 }
 
 fn ranges(args: Args<'_>, name: &str) -> Result<Vec<RangeInclusive<u16>>, Error> {
-    if args.len() % 2 != 0 {
+    if !args.len().is_multiple_of(2) {
         return Err(Error::new(format!("ERR wrong number of arguments for 'cluster|{name}' command")));
     }
     let mut ranges = Vec::new();
