@@ -14,8 +14,15 @@ static DELAY: OnceLock<Duration> = OnceLock::new();
 
 /// Keeps the arguments without the program's name, at the start of the process.
 pub fn remember(args: &[OsString]) {
+    let mut args = args.to_vec();
+    // The configuration file is found again after a change of the working directory.
+    if let Some(file) = args.first_mut().filter(|first| !first.as_encoded_bytes().starts_with(b"-"))
+        && let Ok(path) = std::path::absolute(&*file)
+    {
+        *file = path.into();
+    }
     // The first call is the one of the process's start.
-    let _ = ARGS.set(args.to_vec());
+    let _ = ARGS.set(args);
 }
 
 /// Requests a restart when the server has ended, after this delay.
