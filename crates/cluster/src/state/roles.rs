@@ -65,8 +65,12 @@ impl Cluster {
                 if self.nodes[primary].is_replica() {
                     self.replace_in_view(sender, primary, header.config_epoch);
                 } else if self.nodes[sender].slot_count > 0 {
-                    // The new primary is known as such, but has not claimed these slots yet.
+                    // The new primary is known as such, but has not claimed these slots yet. It has them with the epoch
+                    // that its replica tells: with the one that is known here, a stale claim could win.
                     self.move_slots(sender, primary);
+                    let epoch = &mut self.nodes[primary].config_epoch;
+                    *epoch = (*epoch).max(header.config_epoch);
+                    self.current_epoch = self.current_epoch.max(header.config_epoch);
                 }
             }
             None => {
