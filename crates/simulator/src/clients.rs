@@ -140,7 +140,7 @@ impl World {
         };
         let topology_says = |id: NodeId| if id == cluster.my_id() { Reply::Down } else { Reply::Moved(id) };
         let is_mine = owner == cluster.my_id() && cluster.is_primary();
-        let may_import = request.asking && cluster.importing_from(request.slot).is_some();
+        let may_import = request.asking && cluster.is_primary() && cluster.importing_from(request.slot).is_some();
         let denial = if cluster.state() != ClusterState::Ok || cluster.waits_for_takeover() {
             Some(Reply::Down)
         } else if !is_mine && !may_import {
@@ -158,6 +158,7 @@ impl World {
             return;
         }
         let Request { slot, key, number, .. } = request;
+        self.trace.detail(self.now_ms, || format!("host {host}: write {number} to key {key} in slot {slot}"));
         self.append(host, Entry::Write { slot, key, number });
         let Some(process) = self.hosts[host].process.as_mut() else { return };
         if request.waits {

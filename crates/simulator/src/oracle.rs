@@ -4,7 +4,7 @@ use crate::host::Request;
 use crate::setup::{LARGE, Promise};
 use crate::world::World;
 use kvick_cluster::bus::{ClusterState, MessageType};
-use kvick_cluster::{Epoch, NodeId, Slots};
+use kvick_cluster::{Epoch, NodeId, SLOT_COUNT, Slots};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Places in a message: see `kvick_cluster::bus`.
@@ -13,6 +13,9 @@ const CURRENT_EPOCH: std::ops::Range<usize> = 16..24;
 const CONFIG_EPOCH: std::ops::Range<usize> = 24..32;
 const PRIMARY: std::ops::Range<usize> = 2128..2168;
 const FLAGS_BYTE: usize = 2253;
+
+/// Every so many slots, the owner is checked.
+const SLOT_STEP: usize = 1024;
 
 /// What was last seen of a process.
 #[derive(Clone, Default)]
@@ -24,6 +27,8 @@ struct Seen {
     is_primary: bool,
     voters: usize,
     topology_version: u64,
+    /// Owners of some slots, with their config epochs.
+    owners: Vec<Option<(NodeId, Epoch)>>,
 }
 
 /// See the module.
@@ -168,7 +173,7 @@ impl World {
     /// Checks a process after an input was settled. `by_command`: an administrator has changed it.
     pub(crate) fn check_host(&mut self, host: usize, by_command: bool) {
         let Some(cluster) = self.cluster(host) else { return };
-        let now = Seen {
+        let mut now = Seen {
             id: Some(cluster.my_id()),
             current_epoch: cluster.current_epoch(),
             last_vote_epoch: cluster.last_vote_epoch(),
@@ -176,6 +181,7 @@ impl World {
             is_primary: cluster.is_primary(),
             voters: cluster.size(),
             topology_version: cluster.topology_version(),
+            owners: Vec::new(),
         };
         let is_changed = now.topology_version != self.oracle.seen[host].topology_version;
         let audits = is_changed && (self.hosts.len() < LARGE || self.steps.is_multiple_of(1000));
@@ -183,7 +189,11 @@ impl World {
         if let Some(fault) = fault {
             self.oracle.violate(format!("host {host}: {fault}"));
         }
+        now.owners = if is_changed { self.owners_of(host) } else { self.oracle.seen[host].owners.clone() };
         let before = std::mem::replace(&mut self.oracle.seen[host], now.clone());
+        if !by_command && is_changed && before.id == now.id {
+            self.check_owners(host, &before.owners, &now.owners);
+        }
         if before.id != now.id {
             self.by_id.extend(now.id.map(|id| (id, host)));
             return;
@@ -199,6 +209,29 @@ impl World {
         }
         if now.is_primary && !before.is_primary && !by_command {
             self.check_election(host, &before, &now);
+        }
+    }
+
+    /// The owners of some slots as a node sees them.
+    fn owners_of(&self, host: usize) -> Vec<Option<(NodeId, Epoch)>> {
+        let Some(cluster) = self.cluster(host) else { return Vec::new() };
+        let owner = |slot| cluster.slot_owner(slot).and_then(|id| Some((id, cluster.config_epoch_of(&id)?)));
+        (0..SLOT_COUNT).step_by(SLOT_STEP).map(owner).collect()
+    }
+
+    /// A slot goes only to a node with a higher config epoch, unless an administrator moves it.
+    fn check_owners(&mut self, host: usize, before: &[Option<(NodeId, Epoch)>], now: &[Option<(NodeId, Epoch)>]) {
+        if self.setup.workload.weights().set_slot > 0 || self.setup.workload.needs_operator() {
+            return;
+        }
+        for (index, (before, now)) in before.iter().zip(now).enumerate() {
+            let Some(((before, old), (now, new))) = before.zip(*now) else { continue };
+            if before != now && new < old {
+                let slot = index * SLOT_STEP;
+                self.oracle.violate(format!(
+                    "host {host}: slot {slot} goes from {before} with config epoch {old} to {now} with {new}, an older one"
+                ));
+            }
         }
     }
 
@@ -368,8 +401,11 @@ impl World {
                 process.is_some_and(|process| process.data.contains(*slot, *key, *number))
             };
             if !places.any(has_it) {
+                let holders: Vec<usize> = (0..self.hosts.len()).filter(|host| has_it(*host)).collect();
+                let importers: Vec<usize> = (0..self.hosts.len()).filter(is_importing).collect();
                 return Some(format!(
-                    "acknowledged write {number} to key {key} in slot {slot} is missing at its owner, host {owner:?}"
+                    "acknowledged write {number} to key {key} in slot {slot} is missing at its owner, host {owner:?}; \
+                     hosts {holders:?} have it, and hosts {importers:?} import the slot"
                 ));
             }
         }

@@ -46,6 +46,13 @@ impl Trace {
         self.lines.push_back(line);
     }
 
+    /// Prints a line that is too common to be kept.
+    pub(crate) fn detail(&mut self, now_ms: u64, line: impl FnOnce() -> String) {
+        if self.prints {
+            eprintln!("{:>9.3} {}", now_ms as f64 / 1000.0, line());
+        }
+    }
+
     pub(crate) fn lines(&self) -> impl Iterator<Item = &str> {
         self.lines.iter().map(String::as_str)
     }

@@ -62,9 +62,15 @@ impl Cluster {
                     );
                     return false;
                 }
-                // If the new primary is known as such, it claims the slots itself.
                 if self.nodes[primary].is_replica() {
                     self.replace_in_view(sender, primary, header.config_epoch);
+                } else if self.nodes[sender].slot_count > 0 {
+                    // The new primary is known as such, but has not claimed these slots yet. It has them with the epoch
+                    // that its replica tells: with the one that is known here, a stale claim could win.
+                    self.move_slots(sender, primary);
+                    let epoch = &mut self.nodes[primary].config_epoch;
+                    *epoch = (*epoch).max(header.config_epoch);
+                    self.current_epoch = self.current_epoch.max(header.config_epoch);
                 }
             }
             None => {
@@ -190,12 +196,9 @@ impl Cluster {
         self.todo(Todo::SAVE | Todo::STATE);
     }
 
-    /// Makes this node a replica of another one. It should own no slots; any that it has are free then.
+    /// Makes this node, which has no slots, a replica of another one.
     pub(super) fn set_primary(&mut self, key: NodeKey, close_slots: bool, full_sync: bool) {
-        if key == self.myself {
-            return;
-        }
-        self.unassign_all_of(self.myself);
+        debug_assert!(key != self.myself && self.me().slot_count == 0, "only a node without slots can be a replica");
         let before = self.me().replica_of;
         let me = &mut self.nodes[self.myself];
         me.flags -= NodeFlags::PRIMARY | NodeFlags::MIGRATE_TO | NodeFlags::PRIMARY_FAILED;
