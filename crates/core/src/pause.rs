@@ -99,6 +99,13 @@ impl Pause {
         self.publish(&sources);
     }
 
+    /// The server's own reason to pause writes, if it has one.
+    pub fn internal_reason(&self) -> Option<PauseReason> {
+        let internal = self.sources.lock().internal;
+        let reasons = [PauseReason::Shutdown, PauseReason::Failover, PauseReason::ClusterFailover];
+        reasons.into_iter().find(|reason| internal & *reason as u8 != 0)
+    }
+
     fn publish(&self, sources: &Sources) {
         let Sources { client_until_ms, client_pauses_all, internal, internal_all } = *sources;
         let all_until_ms = match internal_all {

@@ -3,6 +3,7 @@
 use super::Context;
 use super::page::Page;
 use kvick_core::clients::{ClientFlags, ClientInfo};
+use kvick_core::pause::PauseReason;
 use kvick_engine::blocking::Blocked;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -65,7 +66,13 @@ pub fn write(context: &Context, page: &mut Page) {
             Some(end_ms) => ("slot_migration_in_progress", "write", end_ms as i64 - context.now_ms),
         },
         Some(pause) => {
-            ("client_pause", if pause.pauses_all { "all" } else { "write" }, pause.until_ms - context.now_ms)
+            let reason = match server.pause.internal_reason() {
+                None => "client_pause",
+                Some(PauseReason::Shutdown) => "shutdown_in_progress",
+                Some(PauseReason::Failover | PauseReason::ClusterFailover) => "failover_in_progress",
+            };
+            let actions = if pause.pauses_all { "all" } else { "write" };
+            (reason, actions, pause.until_ms.saturating_sub(context.now_ms))
         }
     };
     page.field("paused_reason", reason);
