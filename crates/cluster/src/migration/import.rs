@@ -36,6 +36,10 @@ impl Jobs {
         }
         let fields = self.parse_establish(arguments, origin, context)?;
         let (Some(name), Some(ranges)) = (fields.name, fields.ranges) else { return Err(CommandError::Syntax) };
+        if origin == Origin::Stream {
+            // The data are loaded anew: what this node knew of the job is out of date.
+            self.jobs.retain(|job| job.name != name || job.state.is_finished());
+        }
         if origin == Origin::Source {
             let (source, _) = fields.source.as_ref().ok_or(CommandError::Syntax)?;
             if fields.owner != Some(*source) {
@@ -98,7 +102,8 @@ impl Jobs {
             }
             Origin::Stream => RangeList::parse(arguments, |_| Ok(()))?,
         };
-        if ranges.slots().any(|slot| self.is_importing(slot)) {
+        // The stream decides: an older job of this name is replaced.
+        if origin == Origin::Source && ranges.slots().any(|slot| self.is_importing(slot)) {
             return Err(CommandError::AlreadyImporting);
         }
         if origin == Origin::Source && ranges.slots().any(|slot| context.topology.deletes(slot)) {

@@ -46,12 +46,13 @@ pub fn start(core: &'static ReplicatedCore) -> io::Result<()> {
 fn run(core: &'static ReplicatedCore) {
     let migration = &core.slot_migration;
     let mut ticked_at = Instant::now();
-    let mut was_loading = false;
+    let mut loaded_ms = core.admission.loading_since_ms();
     while !core.is_shutting_down() {
         if ticked_at.elapsed() >= TICK {
             ticked_at = Instant::now();
-            let is_loading = core.admission.has(Reasons::LOADING);
-            if std::mem::replace(&mut was_loading, is_loading) && !is_loading {
+            let loading_ms = core.admission.loading_since_ms();
+            if loading_ms != loaded_ms && !core.admission.has(Reasons::LOADING) {
+                loaded_ms = loading_ms;
                 migration.with(core, Jobs::load_ended);
             }
             tick(core, migration);

@@ -21,6 +21,9 @@ const CLOSE_BYTES: u64 = 64 * 1024;
 /// The time within which what is left can be sent, for a pause to begin.
 const CLOSE_TIME: Duration = Duration::from_millis(2);
 
+/// How long little but not nothing is left before writes pause.
+const LITTLE_FOR: Duration = Duration::from_millis(100);
+
 /// How long the target may lag before writes pause nevertheless.
 const PATIENCE_MAX: Duration = Duration::from_secs(6);
 
@@ -50,6 +53,8 @@ pub(super) struct Stream {
     rated_at: Instant,
     rate: f64,
     probe: Probe,
+    /// Since when little is left to send.
+    little_since: Option<Instant>,
     /// When the target began to wait for a pause.
     waits_since: Option<Instant>,
     over_soft_limit_since: Option<Instant>,
@@ -76,6 +81,7 @@ impl Stream {
             rated_at: now,
             rate: 0.0,
             probe: Probe::default(),
+            little_since: None,
             waits_since: None,
             over_soft_limit_since: None,
             reported: None,
@@ -173,7 +179,7 @@ impl Stream {
         if waits || self.reported != Some(remaining) {
             self.reported = Some(remaining);
             let target_lags = self.probe.target_lags(now) && waited < PATIENCE_MAX;
-            let is_close = self.is_little(remaining) && self.probe.is_close(now);
+            let is_close = self.is_little(remaining, now) && self.probe.is_close(now);
             let progress = Progress { remaining_bytes: remaining, is_close, target_lags };
             self.core.slot_migration.with(self.core, |jobs, context| jobs.progressed(self.job, progress, context));
         }
@@ -190,9 +196,14 @@ impl Stream {
         }
     }
 
-    /// Whether what is left can be sent within a few milliseconds.
-    fn is_little(&self, remaining: u64) -> bool {
-        remaining <= CLOSE_BYTES.max((self.rate * CLOSE_TIME.as_secs_f64()) as u64)
+    /// Whether what is left can be sent within a few milliseconds, and this has been so for a while without that it
+    /// became nothing: the writes go on.
+    fn is_little(&mut self, remaining: u64, now: Instant) -> bool {
+        if remaining > CLOSE_BYTES.max((self.rate * CLOSE_TIME.as_secs_f64()) as u64) {
+            self.little_since = None;
+            return false;
+        }
+        now.duration_since(*self.little_since.get_or_insert(now)) >= LITTLE_FOR
     }
 
     /// The target has executed what was sent before the last probe.
