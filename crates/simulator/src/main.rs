@@ -71,8 +71,8 @@ fn run_seeds(arguments: &Arguments) -> ExitCode {
     }
     let seconds = start.elapsed().as_secs_f64();
     println!(
-        "{runs} runs, {failed} with violations; {} virtual seconds, {steps} steps, {elections} elections in {seconds:.1} s \
-         ({:.0} virtual ms per ms)",
+        "{runs} runs, {failed} with violations; {} virtual seconds, {steps} steps, {elections} elections in \
+         {seconds:.1} s ({:.0} virtual ms per ms)",
         virtual_ms / 1000,
         virtual_ms as f64 / 1000.0 / seconds
     );

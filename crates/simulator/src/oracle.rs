@@ -184,7 +184,7 @@ impl World {
             owners: Vec::new(),
         };
         let is_changed = now.topology_version != self.oracle.seen[host].topology_version;
-        let audits = is_changed && (self.hosts.len() < LARGE || self.steps % 1000 == 0);
+        let audits = is_changed && (self.hosts.len() < LARGE || self.steps.is_multiple_of(1000));
         let fault = if audits { cluster.audit() } else { None };
         if let Some(fault) = fault {
             self.oracle.violate(format!("host {host}: {fault}"));
@@ -229,7 +229,7 @@ impl World {
             if before != now && new < old {
                 let slot = index * SLOT_STEP;
                 self.oracle.violate(format!(
-                    "host {host}: slot {slot} goes from {before} with config epoch {old} to {now} with {new}, an older one"
+                    "host {host}: slot {slot} goes from {before} with config epoch {old} to {now} with an older one, {new}"
                 ));
             }
         }

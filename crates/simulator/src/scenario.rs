@@ -316,8 +316,8 @@ pub struct HalfKilled {
     pub violation: Option<String>,
 }
 
-/// Kills almost half of the primaries of a cluster at once, of which each has one replica, and waits up to `limit_ms` of
-/// virtual time until every shard has a primary and all living nodes report that the cluster is up.
+/// Kills almost half of the primaries of a cluster at once, of which each has one replica, and waits up to `limit_ms`
+/// of virtual time until every shard has a primary and all living nodes report that the cluster is up.
 pub fn kill_half(seed: u64, shards: usize, node_timeout_ms: u64, limit_ms: u64) -> HalfKilled {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut setup = Setup::random(Some(shards * 2), Some(Workload::Failover), &mut random);

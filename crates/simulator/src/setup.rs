@@ -208,12 +208,12 @@ impl Setup {
         let promise = workload.promise();
         let is_calm = promise == Promise::All;
 
-        let mut settings = Settings::default();
-        settings.node_timeout_ms = if is_calm {
+        let node_timeout_ms = if is_calm {
             [5_000, 15_000][random.usize(0..2)]
         } else {
             [1_000, 2_000, 2_000, 5_000, 15_000][random.usize(0..5)]
         };
+        let mut settings = Settings { node_timeout_ms, ..Settings::default() };
         settings.repl_ping_period_ms = [1_000, 10_000][random.usize(0..2)];
         settings.replica_validity_factor = if promise == Promise::Nothing && random.u8(0..4) == 0 { 0 } else { 10 };
         settings.migration_barrier = random.u32(0..=1);
