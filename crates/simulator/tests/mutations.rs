@@ -45,7 +45,7 @@ fn an_epoch_that_goes_back_is_found() {
 
 #[test]
 fn claims_with_an_old_epoch_are_found() {
-    check(Workload::Failover, |settings| settings.mutation = Some(Mutation::OldClaims), "older");
+    check(Workload::Failover, |settings| settings.mutation = Some(Mutation::OldClaims), "an older one");
 }
 
 #[test]
