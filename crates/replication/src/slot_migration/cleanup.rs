@@ -19,6 +19,11 @@ const ROLE_WAIT: Duration = Duration::from_secs(5);
 
 /// Starts to delete the keys of those slots that this node does not own; reports the end to the jobs.
 pub(super) fn start(core: &'static ReplicatedCore, job: JobName, slots: RangeList) {
+    let keyspace = core.keyspace;
+    if slots.slots().all(|slot| keyspace.slot_len_total(slot) == 0) {
+        core.slot_migration.with(core, |jobs, context| jobs.cleaned(job, context));
+        return;
+    }
     let run = move || {
         kvick_runtime::memory::register_thread();
         if let Some(participant) = core.slot_migration.participant(core) {

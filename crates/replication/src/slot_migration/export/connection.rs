@@ -13,7 +13,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Bytes of a read.
 const READ: usize = 16 * 1024;
@@ -45,6 +45,8 @@ pub(super) struct Connection {
     /// Bytes to send; those before `sent` were.
     output: Vec<u8>,
     sent: usize,
+    /// When the socket took bytes last.
+    progressed_at: Instant,
     /// The socket took fewer bytes than it was given.
     is_full: bool,
     input: Vec<u8>,
@@ -65,7 +67,15 @@ impl Connection {
         stream.set_nodelay(true)?;
         let channel = Connection::secure(core, stream, host, timeout)?;
         channel.socket().set_nonblocking(true)?;
-        Ok(Connection { channel, woken, output: Vec::new(), sent: 0, is_full: false, input: Vec::new() })
+        Ok(Connection {
+            channel,
+            woken,
+            output: Vec::new(),
+            sent: 0,
+            progressed_at: Instant::now(),
+            is_full: false,
+            input: Vec::new(),
+        })
     }
 
     fn secure(core: &ReplicatedCore, stream: TcpStream, host: &str, timeout: Duration) -> io::Result<Channel> {
@@ -101,6 +111,11 @@ impl Connection {
         self.output.len() - self.sent
     }
 
+    /// How long the target has taken nothing although bytes wait.
+    pub(super) fn stalled_for(&self) -> Duration {
+        if self.unsent() == 0 { Duration::ZERO } else { self.progressed_at.elapsed() }
+    }
+
     /// Whether more may be taken from the write log.
     pub(super) fn has_room(&self) -> bool {
         self.unsent() < ROOM
@@ -112,7 +127,10 @@ impl Connection {
         while self.sent < self.output.len() {
             match self.channel.write(&self.output[self.sent..]) {
                 Ok(0) => return Err(Lost("the target takes no more bytes".into())),
-                Ok(written) => self.sent += written,
+                Ok(written) => {
+                    self.sent += written;
+                    self.progressed_at = Instant::now();
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     self.is_full = true;
                     break;

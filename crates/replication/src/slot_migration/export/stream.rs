@@ -21,6 +21,9 @@ const CLOSE_BYTES: u64 = 64 * 1024;
 /// The time within which what is left can be sent, for a pause to begin.
 const CLOSE_TIME: Duration = Duration::from_millis(2);
 
+/// A target that takes nothing for this long hangs.
+const HANGS_AFTER: Duration = Duration::from_millis(500);
+
 /// How long little but not nothing is left before writes pause.
 const LITTLE_FOR: Duration = Duration::from_millis(100);
 
@@ -184,7 +187,10 @@ impl Stream {
             self.core.slot_migration.with(self.core, |jobs, context| jobs.progressed(self.job, progress, context));
         }
         let prevented = self.core.slot_migration.prevent_pause.load(Ordering::Relaxed);
-        self.slow(remaining, if prevented { Duration::ZERO } else { waited }, now);
+        // Slower writers would not help a target that hangs.
+        let hangs = connection.stalled_for() >= HANGS_AFTER;
+        let waited = if prevented || hangs { Duration::ZERO } else { waited };
+        self.slow(if hangs { 0 } else { remaining }, waited, now);
         Ok(())
     }
 
