@@ -33,9 +33,9 @@ theme! {
     CLUSTER_LINK_SENDBUF_LIMIT: u64 = memory("cluster-link-sendbuf-limit", 0, U64_MAX, 0).works();
     CLUSTER_BLACKLIST_TTL: i64 = integer("cluster-blacklist-ttl", I64_MIN, I64_MAX, 60).works();
     CLUSTER_SLOT_STATS_ENABLED: bool = boolean("cluster-slot-stats-enabled", false).works();
-    CLUSTER_SLOT_MIGRATION_LOG_MAX_LEN: u64 = integer("cluster-slot-migration-log-max-len", 0, I64_MAX, 1000);
+    CLUSTER_SLOT_MIGRATION_LOG_MAX_LEN: u64 = integer("cluster-slot-migration-log-max-len", 0, I64_MAX, 1000).works();
     SLOT_MIGRATION_MAX_FAILOVER_REPL_BYTES: i64 =
-        number("slot-migration-max-failover-repl-bytes", -1, I64_MAX, 0, Form::SignedMemory);
+        number("slot-migration-max-failover-repl-bytes", -1, I64_MAX, 0, Form::SignedMemory).works();
 
     CLUSTER_PREFERRED_ENDPOINT_TYPE: EndpointType =
         word("cluster-preferred-endpoint-type", EndpointType::Ip as u8).works();
