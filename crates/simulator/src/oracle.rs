@@ -229,7 +229,8 @@ impl World {
             if before != now && new < old {
                 let slot = index * SLOT_STEP;
                 self.oracle.violate(format!(
-                    "host {host}: slot {slot} goes from {before} with config epoch {old} to {now} with an older one, {new}"
+                    "host {host}: slot {slot} goes from {before} with config epoch {old} to {now} with an older one, \
+                     {new}"
                 ));
             }
         }
