@@ -215,11 +215,15 @@ impl World {
     /// The owners of some slots as a node sees them.
     fn owners_of(&self, host: usize) -> Vec<Option<(NodeId, Epoch)>> {
         let Some(cluster) = self.cluster(host) else { return Vec::new() };
-        let owner = |slot| cluster.slot_owner(slot).and_then(|id| Some((id, cluster.config_epoch_of(&id)?)));
+        let owner = |slot| {
+            let id = cluster.slot_owner(slot).filter(|_| !cluster.is_unclaimed(slot))?;
+            Some((id, cluster.config_epoch_of(&id)?))
+        };
         (0..SLOT_COUNT).step_by(SLOT_STEP).map(owner).collect()
     }
 
-    /// A slot goes only to a node with a higher config epoch, unless an administrator moves it.
+    /// A slot goes only to a node with a higher config epoch, unless its owner has given it up or an administrator
+    /// moves it.
     fn check_owners(&mut self, host: usize, before: &[Option<(NodeId, Epoch)>], now: &[Option<(NodeId, Epoch)>]) {
         if self.setup.workload.weights().set_slot > 0 || self.setup.workload.needs_operator() {
             return;

@@ -56,7 +56,10 @@ impl World {
                 }
                 self.fail_waiting(host);
             }
-            Action::FlushData => process.data.clear(history),
+            Action::FlushData => {
+                process.data.clear(history);
+                self.close_downstream(host);
+            }
             Action::DeleteKeys(slots) => self.append(host, Entry::RemoveSlots(slots)),
             Action::PauseWrites { until_ms } => {
                 process.pause_number += 1;

@@ -4,6 +4,12 @@ use super::Cluster;
 use crate::slots::SLOT_COUNT;
 
 impl Cluster {
+    /// Whether the owner of a slot has stopped claiming it: then any claim wins.
+    #[doc(hidden)]
+    pub fn is_unclaimed(&self, slot: u16) -> bool {
+        self.unclaimed.contains(slot)
+    }
+
     /// What is wrong with the state, if anything: see the invariants of the module. Costs time in proportion to nodes
     /// and slots.
     #[doc(hidden)]
