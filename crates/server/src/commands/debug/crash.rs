@@ -23,7 +23,7 @@ fn delay(args: Args<'_>) -> Result<Duration, Error> {
     Ok(Duration::from_millis(ms))
 }
 
-/// DEBUG RESTART [milliseconds]: rewrites the configuration file, shuts down without waiting for replicas, and starts
+/// `DEBUG RESTART [milliseconds]`: rewrites the configuration file, shuts down without waiting for replicas, and starts
 /// again after this time.
 pub fn restart(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     const FAILED: Error = Error::text("ERR failed to restart the server. Check server logs.");
@@ -38,7 +38,7 @@ pub fn restart(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// DEBUG CRASH-AND-RECOVER [milliseconds]: starts again after this time, without a shutdown.
+/// `DEBUG CRASH-AND-RECOVER [milliseconds]`: starts again after this time, without a shutdown.
 pub fn crash_and_recover(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let delay = delay(args)?;
     restart::restart(&cx.server().executable, delay)
