@@ -31,7 +31,7 @@ const FEEDING_WAIT: Duration = Duration::from_millis(1);
 const IDLE_WAIT: Duration = Duration::from_millis(50);
 
 /// Unsent bytes of a snapshot above which its capture waits for the target.
-const UNSENT_MAX: usize = 1 << 20;
+const UNSENT_MAX: usize = 256 * 1024;
 
 /// What the driver orders.
 pub(super) enum Order {
@@ -297,7 +297,6 @@ impl Export {
         let is_cancelled = || ended.borrow().is_some() || !note(shared.borrow_mut().keep_alive(Duration::ZERO));
         let written = snapshot.write(writer, is_cancelled);
         drop(snapshot);
-        drop(shared);
         if let Some(ended) = ended.into_inner() {
             return Err(ended);
         }
