@@ -100,6 +100,8 @@ pub enum Action {
     DeleteKeys {
         /// The job.
         job: JobName,
+        /// The number of this deletion.
+        number: u64,
         /// Its slots.
         slots: RangeList,
     },

@@ -195,9 +195,11 @@ impl Jobs {
         self.finish(index, State::Success, None, context);
     }
 
-    /// The keys of a failed import are deleted.
-    pub fn cleaned(&mut self, name: JobName, context: &Context<'_>) {
-        let found = self.jobs.iter().position(|job| job.name == name && job.state == State::ImportCleaningUp);
+    /// The keys of a failed import are deleted: this deletion is complete. One of an older job of this name, which was
+    /// replaced since, does not count.
+    pub fn cleaned(&mut self, name: JobName, number: u64, context: &Context<'_>) {
+        let is_it = |job: &Job| job.name == name && job.state == State::ImportCleaningUp && job.cleanup == number;
+        let found = self.jobs.iter().position(is_it);
         if let Some(index) = found {
             let (state, message) = (self.jobs[index].after_cleanup, self.jobs[index].message.take());
             self.finish(index, state, message, context);

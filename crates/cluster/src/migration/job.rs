@@ -65,6 +65,8 @@ pub struct Job {
     pub(super) pause_end_ms: Option<u64>,
     /// The state after [`State::ImportCleaningUp`].
     pub(super) after_cleanup: State,
+    /// The number of the deletion of its keys.
+    pub(super) cleanup: u64,
     /// Import: this node only records what happens on its primary.
     pub(super) tracking_only: bool,
     /// Import: the slots are being claimed.
@@ -212,6 +214,7 @@ impl Job {
             description,
             pause_end_ms: None,
             after_cleanup: State::Failed,
+            cleanup: 0,
             tracking_only: false,
             claiming: false,
             remaining_bytes: 0,

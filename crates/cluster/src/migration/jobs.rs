@@ -14,6 +14,8 @@ pub struct Jobs {
     /// The newest first.
     pub(super) jobs: VecDeque<Job>,
     pub(super) actions: Vec<Action>,
+    /// Number of deletions so far.
+    cleanups: u64,
 }
 
 impl Jobs {
@@ -296,7 +298,10 @@ impl Jobs {
             && state != State::Success;
         if cleans {
             job.after_cleanup = state;
+            self.cleanups += 1;
+            job.cleanup = self.cleanups;
         }
+        let number = job.cleanup;
         self.enter(index, if cleans { State::ImportCleaningUp } else { state }, context);
         if disconnects {
             self.actions.push(Action::Disconnect { job: name });
@@ -305,7 +310,7 @@ impl Jobs {
             let description = &self.jobs[index].description;
             let line = format!("Cleaning up slot migration {description} after {}", state.as_str());
             self.notice(line);
-            self.actions.push(Action::DeleteKeys { job: name, slots });
+            self.actions.push(Action::DeleteKeys { job: name, number, slots });
             return;
         }
         let job = &self.jobs[index];

@@ -18,10 +18,10 @@ const KEYS_AT_ONCE: usize = 128;
 const ROLE_WAIT: Duration = Duration::from_secs(5);
 
 /// Starts to delete the keys of those slots that this node does not own; reports the end to the jobs.
-pub(super) fn start(core: &'static ReplicatedCore, job: JobName, slots: RangeList) {
+pub(super) fn start(core: &'static ReplicatedCore, job: JobName, number: u64, slots: RangeList) {
     let keyspace = core.keyspace;
     if slots.slots().all(|slot| keyspace.slot_len_total(slot) == 0) {
-        core.slot_migration.with(core, |jobs, context| jobs.cleaned(job, context));
+        core.slot_migration.with(core, |jobs, context| jobs.cleaned(job, number, context));
         return;
     }
     let run = move || {
@@ -30,7 +30,7 @@ pub(super) fn start(core: &'static ReplicatedCore, job: JobName, slots: RangeLis
             delete(core, participant, &slots);
             core.slot_migration.return_participant(participant);
         }
-        core.slot_migration.with(core, |jobs, context| jobs.cleaned(job, context));
+        core.slot_migration.with(core, |jobs, context| jobs.cleaned(job, number, context));
     };
     if let Err(error) = std::thread::Builder::new().name("slot-cleanup".into()).spawn(run) {
         kvick_runtime::logging::warning(format_args!("Cannot start the deletion of imported keys: {error}"));

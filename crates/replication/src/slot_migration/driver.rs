@@ -102,7 +102,7 @@ fn perform(core: &'static ReplicatedCore, migration: &'static SlotMigration, act
             let claimed = migration.membership.get().is_some_and(|membership| membership.claim(&slots));
             migration.with(core, |jobs, context| jobs.claimed(job, claimed, context));
         }
-        Action::DeleteKeys { job, slots } => cleanup::start(core, job, slots),
+        Action::DeleteKeys { job, number, slots } => cleanup::start(core, job, number, slots),
         Action::Propagate { words } => propagate(core, &words),
         Action::Disconnect { job } => disconnect(core, handles, job),
     }

@@ -42,12 +42,12 @@ fn strike(world: &mut World, fault: Fault) {
         Fault::SourceDies => {
             world.source.alive = false;
             world.disconnect(false, true);
-            world.events.retain(|event| matches!(event, Event::Claimed | Event::Cleaned));
+            world.events.retain(|event| matches!(event, Event::Claimed | Event::Cleaned(_)));
         }
         Fault::TargetDies => {
             world.target.alive = false;
             world.disconnect(true, false);
-            world.events.retain(|event| !matches!(event, Event::Claimed | Event::Cleaned));
+            world.events.retain(|event| !matches!(event, Event::Claimed | Event::Cleaned(_)));
         }
         Fault::Cancel => {
             _ = world.source.call(now_ms, |jobs, context| jobs.cancel("client", context));

@@ -75,7 +75,7 @@ fn promoted_replica_deletes_the_keys_and_tells_its_replicas() {
     assert!(settle(&mut node));
     assert_eq!((node.state(), node.hidden.len()), (Some(State::ImportCleaningUp), 10));
     assert!(node.jobs.imports_any(), "a dump in between still has the import");
-    node.call(0, |jobs, context| jobs.cleaned(name(7), context));
+    node.call(0, |jobs, context| jobs.cleaned(name(7), 1, context));
     settle(&mut node);
     assert_eq!(node.message(), "A failover occurred during slot import");
     assert_eq!((node.state(), node.hidden.len(), node.propagated.len()), (Some(State::Failed), 0, 1));
@@ -101,7 +101,7 @@ fn restarted_primary_deletes_the_keys_of_unfinished_imports() {
     assert!(!settle(&mut node), "tracked even on a primary, while it loads");
     node.call(0, |jobs, context| jobs.load_ended(context));
     assert!(settle(&mut node));
-    node.call(0, |jobs, context| jobs.cleaned(name(7), context));
+    node.call(0, |jobs, context| jobs.cleaned(name(7), 1, context));
     settle(&mut node);
     assert_eq!((node.state(), node.message()), (Some(State::Failed), "Process restarted".to_owned()));
 }

@@ -135,7 +135,7 @@ pub enum Event {
     ToSource(Message),
     Claimed,
     OwnerKnown,
-    Cleaned,
+    Cleaned(u64),
 }
 
 /// A source (node 0), a target (node 1), and what is under way between them.
@@ -214,7 +214,7 @@ impl World {
                 }
                 self.events.push_back(Event::Claimed);
             }
-            Action::DeleteKeys { .. } => self.events.push_back(Event::Cleaned),
+            Action::DeleteKeys { number, .. } => self.events.push_back(Event::Cleaned(number)),
             Action::Propagate { words } => side.propagated.push(words.join(&b' ')),
             Action::Disconnect { .. } => self.disconnect(!is_source, is_source),
         }
@@ -293,9 +293,9 @@ impl World {
                 self.source.view.give(&ranges(&[(10, 19)]), 1);
                 self.source.call(now_ms, |jobs, context| jobs.topology_changed(context));
             }
-            Event::Cleaned => {
+            Event::Cleaned(number) => {
                 self.target.has_foreign_keys = false;
-                self.target.call(now_ms, |jobs, context| jobs.cleaned(name(7), context));
+                self.target.call(now_ms, |jobs, context| jobs.cleaned(name(7), number, context));
             }
         }
         self.settle();

@@ -13,6 +13,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Bytes of a read.
@@ -22,7 +23,7 @@ const READ: usize = 16 * 1024;
 const INPUT_MAX: usize = 64 * 1024;
 
 /// Unsent bytes above which nothing is taken from the write log.
-const ROOM: usize = 1 << 20;
+const ROOM: usize = 256 * 1024;
 
 /// Why a connection is lost.
 #[derive(Debug)]
@@ -39,6 +40,9 @@ fn lost(doing: &str, error: &io::Error) -> Lost {
 }
 
 pub(super) struct Connection {
+    core: &'static ReplicatedCore,
+    /// Memory of `output` that is counted as not to be evicted for.
+    counted: usize,
     channel: Channel,
     /// Becomes readable when the driver has an order.
     woken: UnixStream,
@@ -54,11 +58,16 @@ pub(super) struct Connection {
 
 impl Connection {
     /// Connects to the target.
-    pub(super) fn open(core: &ReplicatedCore, host: &str, port: u16, woken: UnixStream) -> Result<Connection, String> {
+    pub(super) fn open(
+        core: &'static ReplicatedCore,
+        host: &str,
+        port: u16,
+        woken: UnixStream,
+    ) -> Result<Connection, String> {
         Connection::try_open(core, host, port, woken).map_err(|error| describe(&error))
     }
 
-    fn try_open(core: &ReplicatedCore, host: &str, port: u16, woken: UnixStream) -> io::Result<Connection> {
+    fn try_open(core: &'static ReplicatedCore, host: &str, port: u16, woken: UnixStream) -> io::Result<Connection> {
         let values = core.config.values();
         let timeout = Duration::from_secs(values.read(REPL_TIMEOUT).into());
         let source = values.read(BIND_SOURCE_ADDR).map(|source| String::from_utf8_lossy(&source).into_owned());
@@ -68,6 +77,8 @@ impl Connection {
         let channel = Connection::secure(core, stream, host, timeout)?;
         channel.socket().set_nonblocking(true)?;
         Ok(Connection {
+            core,
+            counted: 0,
             channel,
             woken,
             output: Vec::new(),
@@ -144,6 +155,12 @@ impl Connection {
             Err(error) => return Err(lost("Writing to", &error)),
             Ok(()) => {}
         }
+        self.shrink();
+        self.count(self.output.capacity());
+        Ok(())
+    }
+
+    fn shrink(&mut self) {
         if self.sent == self.output.len() {
             self.output.clear();
             self.output.shrink_to(2 * ROOM);
@@ -152,7 +169,13 @@ impl Connection {
             self.output.drain(..self.sent);
             self.sent = 0;
         }
-        Ok(())
+    }
+
+    /// Eviction must not count what waits for the target: evicting keys would only add to it.
+    fn count(&mut self, capacity: usize) {
+        self.core.snapshot_bytes.fetch_add(capacity, Ordering::Relaxed);
+        self.core.snapshot_bytes.fetch_sub(self.counted, Ordering::Relaxed);
+        self.counted = capacity;
     }
 
     /// Reads what has arrived.
@@ -216,6 +239,12 @@ impl Connection {
         let _ = rustix::event::poll(&mut ready, Some(&timeout));
         let mut drained = [0; 64];
         while matches!((&self.woken).read(&mut drained), Ok(read) if read == drained.len()) {}
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.count(0);
     }
 }
 

@@ -31,7 +31,7 @@ const FEEDING_WAIT: Duration = Duration::from_millis(1);
 const IDLE_WAIT: Duration = Duration::from_millis(50);
 
 /// Unsent bytes of a snapshot above which its capture waits for the target.
-const UNSENT_MAX: usize = 1 << 20;
+const UNSENT_MAX: usize = 256 * 1024;
 
 /// What the driver orders.
 pub(super) enum Order {
