@@ -190,7 +190,7 @@ impl Cluster {
             self.importing.remove(&slot);
             self.assign_slot(self.myself, slot);
         }
-        self.todo(Todo::STATE | Todo::SAVE);
+        self.todo(Todo::STATE | Todo::SAVE | Todo::SYNC);
         Ok(())
     }
 
@@ -201,7 +201,7 @@ impl Cluster {
             self.importing.remove(&slot);
             self.unassign_slot(slot);
         }
-        self.todo(Todo::STATE | Todo::SAVE);
+        self.todo(Todo::STATE | Todo::SAVE | Todo::SYNC);
         Ok(())
     }
 
@@ -211,7 +211,7 @@ impl Cluster {
             return Err(CommandError::FlushWithKeys);
         }
         self.unassign_all_of(self.myself);
-        self.todo(Todo::STATE | Todo::SAVE);
+        self.todo(Todo::STATE | Todo::SAVE | Todo::SYNC);
         Ok(())
     }
 

@@ -60,7 +60,8 @@ impl Cluster {
                 self.migrating.remove(&slot);
             }
         }
-        self.todo(Todo::SAVE | Todo::STATE);
+        // Others hear of a new owner at once. If it forgot that with its power, nobody would claim the slot.
+        self.todo(Todo::SAVE | Todo::STATE | Todo::SYNC);
         Ok(())
     }
 
