@@ -243,6 +243,11 @@ impl World {
     /// A replica has become a primary by itself.
     fn check_election(&mut self, host: usize, before: &Seen, now: &Seen) {
         let Some(id) = now.id else { return };
+        // While roles are new, two nodes may take each other for their primary: one of them becomes a primary without
+        // slots, and nothing depends on that.
+        if self.cluster(host).is_some_and(|cluster| cluster.my_slots().is_empty()) {
+            return;
+        }
         let epoch = now.config_epoch;
         self.oracle.elections += 1;
         self.trace.note(self.now_ms, || format!("host {host} is elected in epoch {epoch}"));

@@ -156,6 +156,14 @@ impl World {
         if process.upstream.conn != Some(conn) {
             return;
         }
+        // Another node may have the address by now. Its data must not replace that of this shard.
+        let expected = process.cluster.my_primary();
+        let target = self.net.get(conn).and_then(|conn| self.cluster(conn.ends[1].host)).map(|cluster| cluster.my_id());
+        if target != expected {
+            self.close_upstream(host);
+            return;
+        }
+        let Some(process) = self.hosts[host].process.as_mut() else { return };
         let full = process.upstream.target.as_ref().is_none_or(|(_, full)| *full);
         let position = (!full).then_some((process.data.history, process.data.offset));
         self.send_item(conn, 1, Item::Replication(Box::new(Message::Synchronize(position))));
