@@ -1,6 +1,8 @@
 //! The thread of the bus: waits for sockets and timers, and carries out the actions of the state machine.
 
 use crate::link::{Link, LinkError};
+use crate::nodes_file::SaveFailed;
+use crate::resolver::{Resolved, Resolver};
 use crate::saver::FailureLog;
 use crate::socket::BusSocket;
 use crate::{Bus, Host, Thread};
@@ -34,6 +36,8 @@ const OFFSET_CHECK: Duration = Duration::from_millis(1);
 const ACCEPTED_AT_ONCE: usize = 1000;
 /// Links that may be open: at least twice the nodes of the largest cluster, and strangers.
 const LINKS_MAX: usize = 16_384;
+/// Frames that a link keeps while its host name is being resolved. Further ones are lost, as on a broken link.
+const UNRESOLVED_FRAMES_MAX: usize = 256;
 /// The share of the node timeout for which a worker may hang until this node stops answering.
 const HANG_DIVISOR: u64 = 2;
 
@@ -46,6 +50,9 @@ pub struct EventLoop {
     source: Option<IpAddr>,
     tls: Option<&'static Tls>,
     links: HashMap<LinkId, Link>,
+    /// Links that wait for the address of their host name.
+    unresolved: HashMap<LinkId, Unresolved>,
+    resolver: Resolver,
     /// Links that may have more to read than was read in this turn.
     unread: HashSet<LinkId>,
     /// Links with something to send that has not been tried.
@@ -55,6 +62,15 @@ pub struct EventLoop {
     saving: Option<Arc<AtomicU8>>,
     failures: FailureLog,
     next_tick: Instant,
+}
+
+/// A link whose host name is being resolved.
+struct Unresolved {
+    /// The known address, for a name that has none.
+    ip: String,
+    port: u16,
+    /// Frames to be sent.
+    frames: Vec<Arc<[u8]>>,
 }
 
 /// States of a save.
@@ -76,6 +92,8 @@ impl EventLoop {
             source,
             tls,
             links: HashMap::new(),
+            unresolved: HashMap::new(),
+            resolver: Resolver::new(bus),
             unread: HashSet::new(),
             unsent: HashSet::new(),
             buffer: Vec::new(),
@@ -109,14 +127,18 @@ impl EventLoop {
             for link in std::mem::take(&mut self.unread) {
                 self.receive(link);
             }
-            // Messages that arrived together are settled together; the mailbox carries no content.
-            self.bus.mailbox.drain().for_each(drop);
+            for resolved in self.bus.mailbox.drain() {
+                self.connect_resolved(&resolved);
+            }
             if Instant::now() >= self.next_tick {
                 self.tick();
             } else if self.wait_max() < TICK {
                 self.bus.step(&mut |_, _| {});
             }
             self.carry_out();
+            if self.bus.replacement_failed.load(Ordering::SeqCst) {
+                self.handle_failed_save();
+            }
         }
     }
 
@@ -217,6 +239,36 @@ impl EventLoop {
         }
     }
 
+    /// Connects to a known address, or to that of a host name as soon as it is resolved.
+    fn resolve_and_connect(&mut self, id: LinkId, ip: String, port: u16, hostname: Option<String>) {
+        if hostname.is_some_and(|hostname| self.resolver.query(id, hostname, ip.parse().ok())) {
+            self.unresolved.insert(id, Unresolved { ip, port, frames: Vec::new() });
+        } else {
+            self.connect(id, &ip, port);
+        }
+    }
+
+    /// Connects a link whose host name has been resolved, unless the state machine has closed it.
+    fn connect_resolved(&mut self, resolved: &Resolved) {
+        let id = resolved.link;
+        let Some(Unresolved { ip, port, frames }) = self.unresolved.remove(&id) else { return };
+        self.connect(id, &resolved.ip.map_or(ip, |ip| ip.to_string()), port);
+        for frame in frames {
+            self.send(id, frame);
+        }
+    }
+
+    /// Queues a frame. It is sent when the present actions have been carried out and the link is connected.
+    fn send(&mut self, id: LinkId, frame: Arc<[u8]>) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        match link.push(frame) {
+            Ok(()) => {
+                self.unsent.insert(id);
+            }
+            Err(error) => self.lost(id, &error),
+        }
+    }
+
     fn connect(&mut self, id: LinkId, ip: &str, port: u16) {
         let begun = || -> io::Result<BusSocket> {
             let ip: IpAddr = ip.parse().map_err(io::Error::other)?;
@@ -295,18 +347,19 @@ impl EventLoop {
         while !self.is_saving() {
             let Some(action) = self.bus.shared.lock().actions.pop_front() else { break };
             match action {
-                Action::Connect { link, ip, port, .. } => self.connect(link, &ip, port),
+                Action::Connect { link, ip, port, hostname, .. } => self.resolve_and_connect(link, ip, port, hostname),
                 Action::Disconnect(link) => {
                     self.links.remove(&link);
+                    self.unresolved.remove(&link);
                 }
                 Action::Send { link: id, frame } => {
-                    let Some(link) = self.links.get_mut(&id) else { continue };
-                    match link.push(frame) {
-                        Ok(()) => {
-                            self.unsent.insert(id);
+                    if let Some(unresolved) = self.unresolved.get_mut(&id) {
+                        if unresolved.frames.len() < UNRESOLVED_FRAMES_MAX {
+                            unresolved.frames.push(frame);
                         }
-                        Err(error) => self.lost(id, &error),
+                        continue;
                     }
+                    self.send(id, frame);
                 }
                 Action::Save { sync } => self.save(sync),
                 _ => debug_assert!(false, "the host does that"),
@@ -323,25 +376,39 @@ impl EventLoop {
     /// Starts a save. The next actions wait for a durable one.
     fn save(&mut self, sync: bool) {
         let progress = Arc::new(AtomicU8::new(SAVING));
-        let (bus, done) = (self.bus, progress.clone());
-        self.bus.saver.save(bus.content(), sync, move |result| {
-            done.store(if result.is_ok() { SAVED } else { FAILED }, Ordering::SeqCst);
+        let (bus, durable, done) = (self.bus, progress.clone(), progress.clone());
+        let durable = move || {
+            durable.store(SAVED, Ordering::SeqCst);
             bus.mailbox.wake();
-        });
+        };
+        let done = move |result: Result<(), SaveFailed>| {
+            let state = if result.is_ok() { SAVED } else { FAILED };
+            if done.swap(state, Ordering::SeqCst) == SAVED && result.is_err() {
+                bus.replacement_failed.store(true, Ordering::SeqCst);
+            }
+            bus.mailbox.wake();
+        };
+        bus.saver.save(bus.content(), sync, durable, done);
         self.saving = Some(progress);
     }
 
     fn is_saving(&mut self) -> bool {
         match self.saving.as_ref().map_or(SAVED, |saving| saving.load(Ordering::SeqCst)) {
             SAVING => return true,
-            FAILED if self.bus.tolerates_failed_saves.load(Ordering::Relaxed) => self.failures.log(),
-            FAILED => {
-                logging::warning(format_args!("Fatal: can't update cluster config file."));
-                self.host.must_exit();
-            }
+            FAILED => self.handle_failed_save(),
             _ => {}
         }
         self.saving = None;
         false
+    }
+
+    fn handle_failed_save(&mut self) {
+        self.bus.replacement_failed.store(false, Ordering::SeqCst);
+        if self.bus.tolerates_failed_saves.load(Ordering::Relaxed) {
+            self.failures.log();
+        } else {
+            logging::warning(format_args!("Fatal: can't update cluster config file."));
+            self.host.must_exit();
+        }
     }
 }

@@ -9,17 +9,22 @@
 //! ```
 //!
 //! - `socket`: TCP, plain or with TLS.
-//! - `link`: what a link has received and what it has to send.
+//! - `link`: the receive and send buffers of a link.
 //! - [`nodes_file`]: the file `nodes.conf`.
+//! - `journal`: makes its next content durable before it is replaced.
 //! - `saver`: the thread that writes it.
+//! - `resolver`: the thread that resolves host names.
 //! - `event_loop`: the thread of the bus.
 //!
-//! The thread never waits for a worker, for the disk or for the global lock, so a busy server is not taken for a dead
-//! one. Actions behind a durable save wait until the file is on disk: a vote must not be forgotten.
+//! The thread of the bus never waits for a worker, the disk, DNS or the global lock, so other nodes do not take a busy
+//! server for a dead one. Actions behind a durable save wait until the file is on disk: after a crash, the node must
+//! still know its votes.
 
 mod event_loop;
+mod journal;
 mod link;
 pub mod nodes_file;
+mod resolver;
 mod saver;
 mod socket;
 
@@ -32,6 +37,7 @@ use mio::net::TcpListener;
 use mio::{Poll, Waker};
 use nodes_file::NodesFile;
 use parking_lot::Mutex;
+use resolver::Resolved;
 use saver::Saver;
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -48,8 +54,9 @@ pub trait Host: Send + Sync + 'static {
     /// Called ten times a second, before the timers of the state machine.
     fn before_tick(&self);
 
-    /// Makes a change of the server: now or later, but all in the order of the calls.
-    fn perform(&self, change: Action);
+    /// Makes the changes of the server that follow from one input: now or later, but in the order of the calls. All of
+    /// one call become visible to clients together, since a role and the slot map that belongs to it do.
+    fn perform(&self, changes: Vec<Action>);
 
     /// Whether a worker has been in one turn of its loop for longer than this time, in milliseconds. A node whose
     /// workers hang does not answer others, so that it is failed over.
@@ -78,12 +85,14 @@ pub struct Start {
 /// See the module's documentation.
 pub struct Bus {
     shared: Mutex<Shared>,
-    mailbox: Mailbox<()>,
+    mailbox: Mailbox<Resolved>,
     saver: Saver,
     host: OnceHost,
     started: Instant,
     /// Whether failed saves are tolerated.
     tolerates_failed_saves: AtomicBool,
+    /// Whether a save failed after its content was durable: the journal has it, but `nodes.conf` could not be replaced.
+    replacement_failed: AtomicBool,
 }
 
 type OnceHost = std::sync::OnceLock<&'static dyn Host>;
@@ -109,6 +118,7 @@ impl Bus {
             host: OnceHost::new(),
             started: Instant::now(),
             tolerates_failed_saves: AtomicBool::new(start.tolerates_failed_saves),
+            replacement_failed: AtomicBool::new(false),
         }));
         let listeners = start.listeners.into_iter().map(TcpListener::from_std).collect();
         Ok((bus, Thread { poll, listeners, source: start.source, tls: start.tls }))
@@ -122,13 +132,14 @@ impl Bus {
         let builder = std::thread::Builder::new().name("cluster-bus".into());
         builder.spawn(move || {
             kvick_runtime::memory::register_thread();
+            kvick_runtime::time_slice::shorten();
             event_loop.run();
         })?;
         Ok(())
     }
 
-    /// Uses the state machine, from any thread, and has the actions carried out that follow: those of the bus by its
-    /// thread, the others by [`Host::perform`].
+    /// Gives `use_cluster` access to the state machine; any thread may call this. The actions that follow are performed
+    /// by the thread of the bus if they concern links or `nodes.conf`, and by [`Host::perform`] otherwise.
     pub fn with<T>(&self, use_cluster: impl FnOnce(&mut Cluster, &Facts<'_>) -> T) -> T {
         let (mut result, mut use_cluster) = (None, Some(use_cluster));
         self.step(&mut |cluster, facts| {
@@ -151,20 +162,24 @@ impl Bus {
             input(&mut shared.cluster, facts);
             shared.cluster.settle(facts, &mut actions);
         });
+        let mut changes = Vec::new();
         for action in actions {
             match action {
                 Action::Connect { .. } | Action::Disconnect(_) | Action::Send { .. } | Action::Save { .. } => {
                     shared.actions.push_back(action);
                 }
                 Action::Log(level, line) => log(level, &line),
-                change => host.perform(change),
+                change => changes.push(change),
             }
+        }
+        if !changes.is_empty() {
+            host.perform(changes);
         }
     }
 
     /// Writes `nodes.conf`, and calls `done` on another thread when it is on disk, or with false if that failed.
     pub fn save(&self, done: impl FnOnce(bool) + Send + 'static) {
-        self.saver.save(self.content(), true, move |result| done(result.is_ok()));
+        self.saver.save(self.content(), true, || (), move |result| done(result.is_ok()));
     }
 
     fn content(&self) -> Vec<u8> {
@@ -203,5 +218,62 @@ fn log(level: Level, line: &str) {
         Level::Verbose => logging::verbose(format_args!("{line}")),
         Level::Notice => logging::notice(format_args!("{line}")),
         Level::Warning => logging::warning(format_args!("{line}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvick_cluster::nodes_conf::NodesConf;
+    use kvick_cluster::state::Settings;
+
+    /// A replica of a primary that is not there.
+    const REPLICA: &str = "\
+        1111111111111111111111111111111111111111 127.0.0.1:1@2 myself,slave 2222222222222222222222222222222222222222 \
+        0 0 1 connected\n\
+        2222222222222222222222222222222222222222 127.0.0.1:3@4 master - 0 0 1 connected 0-16383\n\
+        vars currentEpoch 1 lastVoteEpoch 0\n";
+
+    /// Keeps the changes of each call.
+    #[derive(Default)]
+    struct Recorder(Mutex<Vec<Vec<Action>>>);
+
+    impl Host for Recorder {
+        fn with_facts(&self, now: Now, use_facts: &mut dyn FnMut(&Facts<'_>)) {
+            use_facts(&Facts::without_data(now));
+        }
+
+        fn before_tick(&self) {}
+
+        fn perform(&self, changes: Vec<Action>) {
+            self.0.lock().push(changes);
+        }
+
+        fn hangs_for_ms(&self, _: u64) -> bool {
+            false
+        }
+
+        fn must_exit(&self) {
+            unreachable!("nothing is saved");
+        }
+    }
+
+    #[test]
+    fn a_role_changes_together_with_the_slot_map() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (file, _) = NodesFile::open(&dir.path().join("nodes.conf")).expect("a new file");
+        let (conf, _) = NodesConf::parse(REPLICA.as_bytes(), false).expect("a valid file");
+        let cluster = Cluster::new(Some(&conf), Settings::default(), 1, Now { mono_ms: 0, unix_ms: 0 });
+        let start = Start { cluster, file, listeners: vec![], source: None, tls: None, tolerates_failed_saves: false };
+        let (bus, _thread) = Bus::leak(start).expect("a bus");
+        let host: &'static Recorder = Box::leak(Box::default());
+        assert!(bus.host.set(host).is_ok());
+        bus.with(|_, _| {});
+        host.0.lock().clear();
+        bus.with(|cluster, _| cluster.replicate_no_one("a test"));
+        let calls = host.0.lock();
+        assert_eq!(calls.len(), 1, "{calls:?}");
+        assert!(calls[0].contains(&Action::BecomePrimary), "{calls:?}");
+        assert!(calls[0].contains(&Action::TopologyChanged), "{calls:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! One link: the bytes that have arrived and do not yet form a message, and the messages that wait to be sent.
+//! One link: received bytes that do not form a complete message yet, and the queue of messages to be sent.
 
 use crate::socket::BusSocket;
 use kvick_cluster::bus::{Frame, FrameError, split_frame};
@@ -34,9 +34,9 @@ pub enum LinkError {
     Closed,
     /// The socket failed.
     Io(io::Error),
-    /// The peer sent something that is no message.
+    /// The peer sent a malformed message.
     Frame(FrameError),
-    /// More bytes wait to be sent than may.
+    /// The queue exceeds its limit.
     QueueFull,
 }
 
@@ -95,7 +95,7 @@ impl Link {
         if self.queued_bytes > QUEUE_BYTES_MAX { Err(LinkError::QueueFull) } else { Ok(()) }
     }
 
-    /// Sends waiting messages as far as the socket accepts them.
+    /// Sends queued messages until the queue is empty or the socket would block.
     pub fn send(&mut self) -> Result<(), LinkError> {
         self.socket.flush().map_err(LinkError::Io)?;
         while let Some(first) = self.queue.front() {

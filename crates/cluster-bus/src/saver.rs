@@ -15,6 +15,8 @@ pub struct Saver(Sender<Job>);
 struct Job {
     content: Vec<u8>,
     sync: bool,
+    /// Called when the content is durable, if that is before the outcome is known.
+    durable: Box<dyn FnOnce() + Send>,
     /// Called with the outcome.
     done: Box<dyn FnOnce(Result<(), SaveFailed>) + Send>,
 }
@@ -25,17 +27,24 @@ impl Saver {
         let (sender, jobs) = mpsc::channel::<Job>();
         std::thread::Builder::new().name("cluster-file".into()).spawn(move || {
             kvick_runtime::memory::register_thread();
-            for Job { content, sync, done } in jobs {
-                done(file.save(&content, sync));
+            kvick_runtime::time_slice::shorten();
+            for Job { content, sync, durable, done } in jobs {
+                done(file.save(&content, sync, durable));
             }
         })?;
         Ok(Saver(sender))
     }
 
-    /// Has the content written, and calls `done` on the thread.
-    pub fn save(&self, content: Vec<u8>, sync: bool, done: impl FnOnce(Result<(), SaveFailed>) + Send + 'static) {
+    /// Writes the content on the thread, which calls `durable` as [`NodesFile::save`] does, and `done` at the end.
+    pub fn save(
+        &self,
+        content: Vec<u8>,
+        sync: bool,
+        durable: impl FnOnce() + Send + 'static,
+        done: impl FnOnce(Result<(), SaveFailed>) + Send + 'static,
+    ) {
         // The thread lives as long as the process.
-        let _ = self.0.send(Job { content, sync, done: Box::new(done) });
+        let _ = self.0.send(Job { content, sync, durable: Box::new(durable), done: Box::new(done) });
     }
 }
 

@@ -144,7 +144,13 @@ impl Pause {
     /// Whether commands have to check the pause at all.
     #[inline]
     pub fn may_be_active(&self) -> bool {
-        (self.until_ms.load(Ordering::Relaxed) != 0) | self.slots.holds_any()
+        self.may_concern_all_slots() | self.slots.holds_any()
+    }
+
+    /// Whether commands on any slot have to check the pause, and not only those on held [slots](Self::slots).
+    #[inline]
+    pub fn may_concern_all_slots(&self) -> bool {
+        self.until_ms.load(Ordering::Relaxed) != 0
     }
 
     /// The [state](Self::state); clears a pause that is over.

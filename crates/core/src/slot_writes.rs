@@ -1,10 +1,12 @@
-//! Slots whose writes are held back: while they are handed over to another node, and for short times while their export
-//! cannot keep up with the writes.
+//! Slots whose writes are held back: while they are handed over to another node, for short times while their export
+//! cannot keep up with the writes, and while MIGRATE sends keys that kept changing.
 //!
 //! Writers that find their slot here wait as for CLIENT PAUSE and are resumed by
 //! [`Message::Resume`](crate::message::Message::Resume). Other slots are not affected.
 
 use kvick_store::slot::SLOTS;
+use parking_lot::Mutex;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 const WORD: usize = u64::BITS as usize;
@@ -13,42 +15,100 @@ const WORD: usize = u64::BITS as usize;
 pub struct SlotWrites {
     /// Number of slots in `held`.
     count: AtomicUsize,
+    /// How often slots were held.
+    generation: AtomicU64,
     held: [AtomicU64; SLOTS as usize / WORD],
     /// Writes that found their slot held.
     waits: AtomicU64,
+    holders: Mutex<Holders>,
+}
+
+/// Who holds slots.
+#[derive(Default)]
+struct Holders {
+    /// Slots of exports.
+    exported: HashSet<u16>,
+    /// Number of MIGRATE requests for each slot.
+    migrated: HashMap<u16, usize>,
 }
 
 impl Default for SlotWrites {
     fn default() -> Self {
         SlotWrites {
             count: AtomicUsize::new(0),
+            generation: AtomicU64::new(0),
             held: [const { AtomicU64::new(0) }; SLOTS as usize / WORD],
             waits: AtomicU64::new(0),
+            holders: Mutex::default(),
         }
     }
 }
 
 impl SlotWrites {
-    /// Holds writes to these slots from now on. If the caller has the global lock, no write to them is in progress when
-    /// this returns.
+    /// Holds writes to the slots of an export from now on. If the caller has the global lock, no write to them is in
+    /// progress when this returns.
     pub fn hold(&self, slots: impl Iterator<Item = u16>) {
+        let mut holders = self.holders.lock();
         for slot in slots {
-            let Some((word, bit)) = self.place(slot) else { continue };
-            if word.fetch_or(bit, Ordering::SeqCst) & bit == 0 {
-                self.count.fetch_add(1, Ordering::SeqCst);
-            }
+            holders.exported.insert(slot);
+            self.set(slot);
+        }
+        self.generation.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Ends [`hold`](Self::hold) for these slots. The caller must send [`Resume`](crate::message::Message::Resume) to
+    /// the workers.
+    pub fn release(&self, slots: impl Iterator<Item = u16>) {
+        let mut holders = self.holders.lock();
+        for slot in slots {
+            holders.exported.remove(&slot);
+            self.clear_unless_held(slot, &holders);
         }
     }
 
-    /// Lets writes to these slots proceed. The caller must send [`Resume`](crate::message::Message::Resume) to the
-    /// workers.
-    pub fn release(&self, slots: impl Iterator<Item = u16>) {
-        for slot in slots {
-            let Some((word, bit)) = self.place(slot) else { continue };
-            if word.fetch_and(!bit, Ordering::SeqCst) & bit != 0 {
-                self.count.fetch_sub(1, Ordering::SeqCst);
-            }
+    /// Holds writes to the slot of keys that MIGRATE sends. Each call needs one of
+    /// [`release_migrated`](Self::release_migrated).
+    pub fn hold_migrated(&self, slot: u16) {
+        let mut holders = self.holders.lock();
+        *holders.migrated.entry(slot).or_default() += 1;
+        self.set(slot);
+        self.generation.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Ends one [`hold_migrated`](Self::hold_migrated). The caller must send
+    /// [`Resume`](crate::message::Message::Resume) to the workers.
+    pub fn release_migrated(&self, slot: u16) {
+        let mut holders = self.holders.lock();
+        let Some(requests) = holders.migrated.get_mut(&slot) else { return };
+        *requests -= 1;
+        if *requests == 0 {
+            holders.migrated.remove(&slot);
+            self.clear_unless_held(slot, &holders);
         }
+    }
+
+    /// Marks a slot as held. The caller has locked `holders`.
+    fn set(&self, slot: u16) {
+        let Some((word, bit)) = self.place(slot) else { return };
+        if word.fetch_or(bit, Ordering::SeqCst) & bit == 0 {
+            self.count.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn clear_unless_held(&self, slot: u16, holders: &Holders) {
+        if holders.exported.contains(&slot) || holders.migrated.contains_key(&slot) {
+            return;
+        }
+        let Some((word, bit)) = self.place(slot) else { return };
+        if word.fetch_and(!bit, Ordering::SeqCst) & bit != 0 {
+            self.count.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Changes whenever slots are held. A write that was admitted in an earlier generation must be checked again.
+    #[inline]
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Relaxed)
     }
 
     /// Whether any slot is held.
@@ -92,6 +152,23 @@ mod tests {
         writes.release([0, 1, 63].into_iter());
         assert!(writes.holds_any() && writes.holds(64) && !writes.holds(0));
         writes.release(0..SLOTS);
+        assert!(!writes.holds_any());
+    }
+
+    #[test]
+    fn a_slot_is_held_until_its_last_holder_releases_it() {
+        let writes = SlotWrites::default();
+        writes.hold([7].into_iter());
+        let generation = writes.generation();
+        writes.hold_migrated(7);
+        assert_ne!(writes.generation(), generation);
+        writes.hold_migrated(7);
+        writes.release([7].into_iter());
+        writes.release_migrated(7);
+        assert!(writes.holds(7));
+        writes.release_migrated(7);
+        assert!(!writes.holds(7) && !writes.holds_any());
+        writes.release_migrated(7);
         assert!(!writes.holds_any());
     }
 }

@@ -7,6 +7,7 @@ use super::evicting::Evicting;
 use super::invocation::Invocation;
 use super::permission::{Admitted, NOT_AUTHENTICATED, unknown_command, unknown_subcommand};
 use super::script_call::Scratch;
+use super::slot_keys::LostSlots;
 use super::yielding::Yield;
 use crate::feed;
 use crate::handlers::Handler;
@@ -107,6 +108,8 @@ pub struct Engine {
     pub(super) in_batch: bool,
     /// State of memory limits and eviction.
     pub(super) evicting: Evicting,
+    /// Slots of other nodes, whose keys are being deleted.
+    pub(super) lost_slots: LostSlots,
     /// When the clock was last read.
     pub last: Ticks,
     /// The time at which `now_ms` was read.
@@ -193,6 +196,7 @@ impl Engine {
             is_copy: false,
             in_batch: false,
             evicting: Evicting::new(executor.slot(server.workers())),
+            lost_slots: LostSlots::default(),
             last: Ticks::now(),
             dated: Ticks::now(),
             date_ticks: clock::us_to_ticks(DATE_US),

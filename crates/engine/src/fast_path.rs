@@ -18,6 +18,7 @@ use kvick_commands::context::{Circumstances, Context, Error};
 use kvick_commands::table::{CommandInfo, FastPath};
 use kvick_core::admission::Reasons;
 use kvick_core::commandlog::Executed;
+use kvick_core::routing::Routing;
 use kvick_resp::{Args, Reply};
 use kvick_runtime::clock::Ticks;
 use kvick_store::hash::slot_of;
@@ -52,7 +53,8 @@ impl Engine {
             | client.tracking.is_some()
             | client.is_confined_to_subscriptions()
             | client.is_asking();
-        let plain = self.in_batch & self.script_us.is_none() & (client.reply_mode == ReplyMode::On) & !client.is_reset;
+        let replies = (client.reply_mode == ReplyMode::On) | client.is_slot_import();
+        let plain = self.in_batch & self.script_us.is_none() & replies & !client.is_reset;
         (plain && !unusual).then_some((word, balance_max))
     }
 
@@ -74,6 +76,8 @@ impl Engine {
         let (admission, pause, inbox) = (&server.admission, &server.pause, self.inbox());
         let (flags, is_logged, when_expired) =
             (client.info.flags(), self.is_logged(&client.info), self.when_expired(&client.info));
+        // The slots of an import are not this node's yet, and its commands have no replies.
+        let (imports, out_start) = (client.is_slot_import(), out.len());
         let mut locked = server.keyspace.lock_nothing();
         // Clients on the fast path are unrestricted.
         let circumstances = Circumstances { reads_every_key: true, ..self.circumstances(flags) };
@@ -83,13 +87,13 @@ impl Engine {
         let (db, reply) = (Db::new(&mut locked, client.db, env), Reply::new(out, client.version));
         let mut context = Context::new(db, reply, settings, circumstances);
         let is_limited = balance_max != i64::MAX;
-        let (mut done, mut last, mut end) = (0, self.last, End::Nothing);
+        let (mut done, mut last, mut end, mut failed_at) = (0, self.last, End::Nothing, 0);
         for request in requests {
             let ResolvedCommand::For(command, hash) = request.resolved else { break };
             let Some((fast_path, handler)) = command.fast_path else { break };
             let args = batch.args(request, shared);
             let start = context.reply.position();
-            let changed = (admission.word() != word) | pause.may_be_active() | inbox.has_deliveries();
+            let changed = (admission.word() != word) | pause.may_concern_all_slots() | inbox.has_deliveries();
             if changed
                 || start > replies_max
                 || client.info.is_doomed()
@@ -99,7 +103,9 @@ impl Engine {
             }
             match (fast_path, hash) {
                 (FastPath::Key(index), Some(hash)) => {
-                    if routing.is_some_and(|routing| !routing.serves(slot_of(hash))) {
+                    let slot = slot_of(hash);
+                    let is_here = |routing: &Routing| routing.serves(slot) && !pause.slots.holds(slot);
+                    if !imports && routing.is_some_and(|routing| !is_here(routing)) {
                         break;
                     }
                     debug_assert!(command.spec.accepts(args.len()), "looked at when it was parsed");
@@ -126,6 +132,7 @@ impl Engine {
             stats.count(command.id, ticks, dirty, runtime_config.latency_tracking);
             if let Err(error) = result {
                 context.reply.error(error.0.as_bytes());
+                failed_at = start;
                 end = End::Failed(command, error);
                 break;
             }
@@ -149,7 +156,14 @@ impl Engine {
         drop(context);
         self.last = last;
         client.commands += done as u64;
+        let has_failed = matches!(end, End::Failed(..));
         self.leave_fast_path(client, end);
+        if imports {
+            if has_failed {
+                self.fail_import(client, &out[failed_at..]);
+            }
+            out.truncate(out_start);
+        }
         done
     }
 

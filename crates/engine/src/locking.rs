@@ -26,6 +26,7 @@ use kvick_commands::context::Error;
 use kvick_commands::spec::Flags;
 use kvick_commands::table::{Class, CommandInfo};
 use kvick_core::admission::Reasons;
+use kvick_core::routing::Routing;
 use kvick_resp::Args;
 use kvick_scripting::{NoScripts, Turn};
 use kvick_store::global_lock::BiasOwner;
@@ -54,7 +55,7 @@ pub(super) enum Scripts {
 }
 
 /// The state on which a request is admitted, limited to what changes only under the global lock: the rights epoch, some
-/// reasons of the admission word, whether commands are paused, and the generation of the slot map.
+/// reasons of the admission word, whether commands are paused, and the generations of the slot map and of held slots.
 #[derive(Clone, Copy)]
 pub(super) struct Ground(u64);
 
@@ -64,9 +65,9 @@ impl Ground {
         Reasons::LOADING.union(Reasons::ASYNC_LOADING).union(Reasons::REPLICA).union(Reasons::SHUTTING_DOWN).word();
     /// Commands are paused. No reason uses this bit.
     const PAUSED: u64 = 1 << 31;
-    /// The lowest bits of the slot map's generation. No reason uses these bits.
-    const MAP_SHIFT: u32 = 16;
-    const MAP_MASK: u64 = 0x7fff;
+    /// The lowest bits of the sum of the generations of the slot map and of held slots. No reason uses these bits.
+    const SLOTS_SHIFT: u32 = 16;
+    const SLOTS_MASK: u64 = 0x7fff;
 }
 
 impl Engine {
@@ -258,9 +259,12 @@ impl Engine {
     pub(super) fn ground(&self, rights: u32) -> Ground {
         let reasons = self.server.admission.word() & Ground::REASONS;
         let paused = if self.server.pause.may_be_active() { Ground::PAUSED } else { 0 };
-        let generation = self.server.routing.as_ref().map_or(0, |routing| routing.generation() & Ground::MAP_MASK);
-        let map = generation << Ground::MAP_SHIFT;
-        Ground(kvick_core::admission::Admission::open_word(rights) | reasons | paused | map)
+        let held = &self.server.pause.slots;
+        // Both only grow, so their sum changes if one of them does.
+        let generation = |routing: &Routing| routing.generation().wrapping_add(held.generation());
+        let slots = self.server.routing.as_ref().map_or(0, generation) & Ground::SLOTS_MASK;
+        let slots = slots << Ground::SLOTS_SHIFT;
+        Ground(kvick_core::admission::Admission::open_word(rights) | reasons | paused | slots)
     }
 
     /// Whether the data are changed only by another source: they are being loaded or come from a primary.
@@ -357,8 +361,9 @@ impl Engine {
     /// Whether a command must wait for the end of a pause.
     #[cold]
     pub(super) fn is_paused(&mut self, client: &Client, command: &CommandInfo, args: Args<'_>) -> bool {
+        let writes = Flags::WRITE.union(Flags::MAY_REPLICATE);
         if self.server.pause.slots.holds_any()
-            && self.flags_asked(client, command, args).intersects(Flags::WRITE.union(Flags::MAY_REPLICATE))
+            && self.flags_asked(client, command, args).intersects(writes)
             && self.is_slot_paused(client, command, args)
         {
             return true;
@@ -369,7 +374,7 @@ impl Engine {
             None => false,
             // As in the reference, a pause of all commands also blocks CLIENT UNPAUSE.
             Some(pause) if pause.pauses_all => true,
-            Some(_) => self.flags_asked(client, command, args).intersects(Flags::WRITE.union(Flags::MAY_REPLICATE)),
+            Some(_) => self.flags_asked(client, command, args).intersects(writes),
         }
     }
 

@@ -5,9 +5,11 @@ use super::engine::Engine;
 use kvick_core::admission::Reasons;
 use kvick_core::clients::ClientFlags;
 use kvick_core::inbox::Served;
-use kvick_replication::migration::{MigrationJob, packed_key};
+use kvick_core::message::Message;
+use kvick_replication::migration::{ATTEMPTS_UNHELD, MigrationJob, packed_key};
 use kvick_resp::{OwnedArgs, Reply};
 use kvick_runtime::clock::Ticks;
+use kvick_store::slot::slot;
 use kvick_store::{Db, Env, Key, Watcher};
 use std::sync::Arc;
 
@@ -48,6 +50,7 @@ impl Engine {
         }
         // The command to propagate was set above.
         self.effects.commit(&keyspace.log, OwnedArgs::new::<&[u8]>([]).args());
+        self.hold_or_release(&mut job);
         drop(locked);
         if self.effects.has_pending_notifications() {
             self.settle_consequences();
@@ -57,6 +60,26 @@ impl Engine {
         }
         self.server.migration.send(Box::new(job));
         Settled::Sent
+    }
+
+    /// Holds writes to the slot of keys that keep changing, so that the next attempt succeeds, and releases them when
+    /// the job is done. The keys are locked, so those that are sent next have their present values.
+    fn hold_or_release(&self, job: &mut MigrationJob) {
+        let slots = &self.server.pause.slots;
+        match (job.packed_keys.first(), job.held_slot) {
+            (Some(changed), None) if self.server.routing.is_some() && job.attempts >= ATTEMPTS_UNHELD => {
+                // All keys of a request in cluster mode are in one slot.
+                let slot = slot(&changed.key);
+                slots.hold_migrated(slot);
+                job.held_slot = Some(slot);
+            }
+            (None, Some(slot)) => {
+                slots.release_migrated(slot);
+                job.held_slot = None;
+                self.server.send_all(|| Message::Resume);
+            }
+            _ => {}
+        }
     }
 
     fn answer_job(&mut self, job: &MigrationJob) -> Served {

@@ -18,12 +18,13 @@ use crate::services::Services;
 use crate::session::Client;
 use kvick_commands::context::Error;
 use kvick_commands::spec::Flags;
-use kvick_commands::table::CommandInfo;
+use kvick_commands::table::{Class, CommandInfo};
 use kvick_core::Core;
 use kvick_core::clients::ClientFlags;
 use kvick_core::pubsub::Kind;
 use kvick_core::routing::{CROSS_SLOT, Decision, Presence, Query, Routing, SlotMap};
 use kvick_core::stats::WorkerStats;
+use kvick_replication::migration::active_keys::ActiveKeys;
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
 use kvick_script::ScriptFlags;
@@ -104,14 +105,19 @@ fn leaves_database(command: &CommandInfo, args: Args<'_>, db: usize) -> bool {
     }
 }
 
-/// Collects which keys of one or more commands exist, in locked partitions.
-#[derive(Default)]
+/// Collects which keys of one or more commands exist, in locked partitions. Keys that MIGRATE is sending count as
+/// existing, also if they were deleted meanwhile.
 struct Existence<'a> {
+    active_keys: &'a ActiveKeys,
     presence: Presence,
     first: Option<&'a [u8]>,
 }
 
 impl<'a> Existence<'a> {
+    fn new(active_keys: &'a ActiveKeys) -> Self {
+        Existence { active_keys, presence: Presence::default(), first: None }
+    }
+
     fn add(&mut self, command: &CommandInfo, args: Args<'a>, db: usize, locked: &Locked, now_ms: i64) {
         let keyspace = locked.keyspace();
         // Only keys are locked, not what merely determines the slot.
@@ -121,6 +127,7 @@ impl<'a> Existence<'a> {
             self.presence.several |= first != key;
             match locked.kind_at(db, keyspace.key(key), now_ms) {
                 Some(_) => self.presence.existing = true,
+                None if self.active_keys.is_in_flight(db, key) => self.presence.existing = true,
                 None => self.presence.missing = true,
             }
         }
@@ -161,11 +168,17 @@ impl Engine {
         }
     }
 
-    /// Whether a write has to wait because its slot is about to move to another node, or moves too slowly.
+    /// Whether a write has to wait because its slot is about to move to another node, or moves too slowly. A script
+    /// without keys, and a command that deletes all keys, may write to any slot.
     pub(super) fn is_slot_paused(&self, client: &Client, command: &CommandInfo, args: Args<'_>) -> bool {
-        let RequestSlot::One(slot) = self.slot_of_request(client, command, args) else { return false };
         let slots = &self.server.pause.slots;
-        let is_paused = slots.holds(slot);
+        let is_paused = match self.slot_of_request(client, command, args) {
+            RequestSlot::One(slot) => slots.holds(slot),
+            RequestSlot::None => {
+                command.spec.flags.contains(Flags::WRITE) || command.class == Class::Script || is_exec(command)
+            }
+            RequestSlot::Several => false,
+        };
         if is_paused {
             slots.count_wait();
         }
@@ -231,7 +244,7 @@ impl Engine {
         let RequestSlot::One(slot) = self.slot_of_request(client, command, args) else { return None };
         let flags = self.flags_asked(client, command, args);
         let mut query = self.query(client, command, args, flags);
-        let mut existence = Existence::default();
+        let mut existence = Existence::new(&self.server.migration.active_keys);
         let mut db = client.db;
         match &client.transaction {
             Some(transaction) if is_exec(command) => {
@@ -277,7 +290,7 @@ impl Engine {
         };
         if !routing.serves(slot) {
             let mut query = self.query(client, command, args, command.spec.flags);
-            let mut existence = Existence::default();
+            let mut existence = Existence::new(&self.server.migration.active_keys);
             existence.add(command, args, client.db, locked, self.now_ms);
             query.presence = Some(existence.presence);
             let name = &command.full_name;

@@ -1,39 +1,86 @@
-//! Deletes the keys of slots that other nodes own.
+//! Deletes the keys of slots that other nodes own, in pieces, so that clients do not wait for it.
 
 use super::dispatch::of_client;
 use super::engine::Engine;
 use kvick_core::clients::ClientFlags;
 use kvick_resp::Args;
+use kvick_runtime::clock::Ticks;
 use kvick_runtime::logging;
 use kvick_store::{Db, Env, EventClass, WhenExpired};
+use std::collections::VecDeque;
+
+/// Keys that are deleted under one lock.
+const KEYS_AT_ONCE: usize = 32;
+
+/// How long a worker deletes keys in one turn of its loop, in microseconds.
+const TURN_US: u64 = 250;
+
+/// Slots whose keys are to be deleted, and where the deletion is.
+#[derive(Default)]
+pub(super) struct LostSlots {
+    slots: VecDeque<u16>,
+    /// The database and the position in the first slot.
+    database: usize,
+    position: u64,
+    /// Keys deleted since the last log line.
+    deleted: usize,
+}
 
 impl Engine {
-    /// Deletes the keys of these slots in all databases, and propagates that. Leaves out slots that this node's shard
-    /// owns or imports by now. One slot is locked at a time.
+    /// Notes that the keys of these slots are to be deleted.
     pub fn delete_slots(&mut self, slots: &[u16]) {
-        let keyspace = self.server.keyspace;
-        let mut deleted = 0;
-        for slot in slots {
-            for db in 0..keyspace.databases() {
-                if keyspace.slot_len_with_doomed(db, *slot) > 0 {
-                    deleted += self.within_batch(|engine| engine.delete_slot(*slot, db));
-                    self.within_batch(Self::settle_consequences);
+        self.lost_slots.slots.extend(slots);
+    }
+
+    /// Whether keys of lost slots remain to be deleted.
+    #[inline]
+    pub fn is_deleting_slots(&self) -> bool {
+        !self.lost_slots.slots.is_empty()
+    }
+
+    /// Deletes some keys of lost slots in all databases, and propagates that. Leaves out slots that this node's shard
+    /// owns or imports by now. One slot is locked at a time.
+    pub fn continue_deleting_slots(&mut self) {
+        let began = Ticks::now();
+        while let Some(slot) = self.lost_slots.slots.front().copied() {
+            let databases = self.server.keyspace.databases();
+            while self.lost_slots.database < databases {
+                if Ticks::now().us_since(began) >= TURN_US {
+                    return;
                 }
+                self.delete_some(slot);
             }
-            keyspace.set_doomed(usize::from(*slot), false);
+            self.server.keyspace.set_doomed(usize::from(slot), false);
+            self.lost_slots.slots.pop_front();
+            self.lost_slots.database = 0;
         }
+        let deleted = std::mem::take(&mut self.lost_slots.deleted);
         if deleted > 0 {
             logging::notice(format_args!("Deleted {deleted} keys of slots that other nodes own."));
         }
     }
 
-    fn delete_slot(&mut self, slot: u16, db: usize) -> usize {
+    /// Deletes one piece of a slot in the current database; after the last piece, advances to the next database.
+    fn delete_some(&mut self, slot: u16) {
+        let LostSlots { database, position, .. } = self.lost_slots;
+        let mut next = None;
+        if self.server.keyspace.slot_len_with_doomed(database, slot) > 0 {
+            next = self.within_batch(|engine| engine.delete_piece(slot, database, position));
+            self.within_batch(Self::settle_consequences);
+        }
+        self.lost_slots.position = next.unwrap_or(0);
+        if next.is_none() {
+            self.lost_slots.database += 1;
+        }
+    }
+
+    /// Deletes about [`KEYS_AT_ONCE`] keys. Returns where to continue, if there may be more.
+    fn delete_piece(&mut self, slot: u16, db: usize, position: u64) -> Option<u64> {
         let keyspace = self.server.keyspace;
         let mut locked = self.lock_patiently(|_| vec![keyspace.slot_address(db, slot)]);
-        let Some(routing) = &self.server.routing else { return 0 };
-        let map = routing.current();
+        let map = self.server.routing.as_ref()?.current();
         if map.is_mine(slot) || map.importing.contains_key(&slot) {
-            return 0;
+            return None;
         }
         let event_mask = self.event_mask();
         self.effects.begin(keyspace.log.has_readers(), event_mask, db);
@@ -42,7 +89,7 @@ impl Engine {
         let lazy = self.runtime_config.commands.lazy_server_del;
         let command: &[u8] = if lazy { b"UNLINK" } else { b"DEL" };
         let mut db = Db::new(&mut locked, db, env);
-        let names = db.any_keys_in_slot(slot, usize::MAX);
+        let (names, next) = db.keys_in_slot_from(slot, position, KEYS_AT_ONCE);
         for name in &names {
             let key = keyspace.key(name);
             if db.remove(key, lazy) {
@@ -52,6 +99,7 @@ impl Engine {
             }
         }
         self.effects.commit(&keyspace.log, Args::new(&[], &[], &[]));
-        names.len()
+        self.lost_slots.deleted += names.len();
+        next
     }
 }

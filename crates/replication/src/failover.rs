@@ -61,7 +61,7 @@ impl Plan {
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.target {
-            Some(Target { host, port }) => write!(f, "{host}:{port}"),
+            Some(Target { host, port, .. }) => write!(f, "{host}:{port}"),
             None => f.write_str("any replica"),
         }
     }
@@ -109,7 +109,7 @@ impl ReplicatedCore {
             logging::notice(format_args!("FAILOVER to {plan} time out exceeded, failing over."));
         } else {
             let Some(replica) = self.caught_up(plan.target.as_ref()) else { return };
-            let found = || Target { host: replica.address(), port: replica.port.load(Ordering::Relaxed) };
+            let found = || Target::at(replica.address(), replica.port.load(Ordering::Relaxed));
             let target = plan.target.get_or_insert_with(found).clone();
             logging::notice(format_args!("Failover target {}:{} is synced, failing over.", target.host, target.port));
         }

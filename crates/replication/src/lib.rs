@@ -103,13 +103,26 @@ pub struct Counts {
     pub bytes_out: AtomicU64,
     /// Commands of the primary that failed on this server.
     pub unexpected_errors: AtomicU64,
+    /// Bytes received by imports of slots.
+    pub slot_bytes_in: AtomicU64,
+    /// Bytes sent by exports of slots.
+    pub slot_bytes_out: AtomicU64,
 }
 
 impl Counts {
     /// Resets the counters.
     pub fn reset(&self) {
-        let Counts { full, partial, partial_refused, bytes_in, bytes_out, unexpected_errors } = self;
-        [full, partial, partial_refused, bytes_in, bytes_out, unexpected_errors]
+        let Counts {
+            full,
+            partial,
+            partial_refused,
+            bytes_in,
+            bytes_out,
+            unexpected_errors,
+            slot_bytes_in,
+            slot_bytes_out,
+        } = self;
+        [full, partial, partial_refused, bytes_in, bytes_out, unexpected_errors, slot_bytes_in, slot_bytes_out]
             .iter()
             .for_each(|count| count.store(0, Ordering::Relaxed));
     }

@@ -110,6 +110,7 @@ impl Link<'_> {
         logging::notice(format_args!("PRIMARY <-> REPLICA sync started"));
         upstream.set_stage(LinkStage::Handshake);
         self.handshake(&mut primary_connection)?;
+        self.check_node_id(&mut primary_connection, target)?;
         let answer = self.request_psync(&mut primary_connection);
         if self.core.is_failover_in_progress() {
             self.end_failover(answer.is_ok())?;
@@ -125,7 +126,7 @@ impl Link<'_> {
             PsyncReply::Continue(id) => self.continue_partial_sync(&primary_connection, id.as_deref()),
             PsyncReply::DualChannel => primary_connection = self.dual_channel_sync(target, primary_connection)?,
         }
-        upstream.set_stage(LinkStage::Connected);
+        upstream.set_connected(self.generation);
         self.apply(&mut primary_connection)
     }
 
@@ -204,6 +205,32 @@ impl Link<'_> {
             }
         }
         Ok(())
+    }
+
+    /// In a cluster: checks that the server is the node to follow. After a restart elsewhere, another node may have its
+    /// address; following that one would replace the data of this shard by another shard's.
+    fn check_node_id(&self, primary_connection: &mut PrimaryConnection, target: &Target) -> Result<(), LinkError> {
+        let Some(expected) = &target.node_id else { return Ok(()) };
+        primary_connection.send(&[b"CLUSTER", b"MYID"])?;
+        let first = for_log(&primary_connection.read_reply()?);
+        if first != "$40" {
+            if Reply::parse(&first).is_permission_error() {
+                logging::notice(format_args!("(Non critical) Primary does not allow CLUSTER MYID: {first}"));
+                return Ok(());
+            }
+            return Err(LinkError::Refused(format!("Unexpected reply to CLUSTER MYID from primary: {first}")));
+        }
+        let found = primary_connection.read_line()?;
+        if found == expected {
+            return Ok(());
+        }
+        Err(LinkError::Refused(format!(
+            "The node at {}:{} is {}, but this node replicates {}: waiting for its new address",
+            target.host,
+            target.port,
+            for_log(&found),
+            for_log(expected)
+        )))
     }
 
     /// Authenticates, if credentials are configured.

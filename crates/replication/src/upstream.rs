@@ -10,13 +10,22 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// A primary's address.
+/// A primary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// A name or an address.
     pub host: String,
     /// A TCP port.
     pub port: u16,
+    /// Its node ID, in a cluster. The address of a dead node may be in use by another one.
+    pub node_id: Option<[u8; 40]>,
+}
+
+impl Target {
+    /// Any server at this address.
+    pub fn at(host: impl Into<String>, port: u16) -> Target {
+        Target { host: host.into(), port, node_id: None }
+    }
 }
 
 /// The stage of the link to the primary.
@@ -58,12 +67,14 @@ pub struct Upstream {
     changed: Condvar,
     is_replica: AtomicBool,
     generation: AtomicU64,
+    /// The latest generation whose data this server had.
+    synced_generation: AtomicU64,
     stage: AtomicU8,
     /// The connections to the primary, which other threads can interrupt.
     sockets: Mutex<Vec<TcpStream>>,
     /// When the primary was last heard from, as Unix time in ms.
     pub last_io_ms: AtomicI64,
-    /// When the link went down, as Unix time in ms.
+    /// When the link went down, as Unix time in ms; 0 if it was never up since the server became a replica.
     pub down_since_ms: AtomicI64,
     /// Size in bytes of the dump being received; 0 if unknown.
     pub dump_bytes: AtomicU64,
@@ -108,9 +119,13 @@ impl Upstream {
     pub fn follow(&self, target: Option<Target>) {
         let mut state = self.state.lock();
         self.is_replica.store(target.is_some(), Ordering::Relaxed);
+        self.set_stage(LinkStage::Connect);
+        if target.is_none() {
+            // A server that becomes a replica again was never connected to that primary.
+            self.down_since_ms.store(0, Ordering::Relaxed);
+        }
         state.target = target;
         self.generation.fetch_add(1, Ordering::SeqCst);
-        self.set_stage(LinkStage::Connect);
         self.changed.notify_all();
         drop(state);
         self.interrupt();
@@ -119,6 +134,17 @@ impl Upstream {
     /// The current generation.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::SeqCst)
+    }
+
+    /// The latest generation whose data this server had: it applied the stream of that primary.
+    pub fn synced_generation(&self) -> u64 {
+        self.synced_generation.load(Ordering::SeqCst)
+    }
+
+    /// The link of a generation is connected, and the data is that of its primary.
+    pub fn set_connected(&self, generation: u64) {
+        self.synced_generation.fetch_max(generation, Ordering::SeqCst);
+        self.set_stage(LinkStage::Connected);
     }
 
     /// Waits until there is a primary to follow.

@@ -1,6 +1,6 @@
 //! The runtime of the process: clock, logging, allocator and its statistics, latency histograms, mailboxes between
-//! threads, CPU affinity, outgoing connections, and durable file renames. This crate does not depend on keys, commands
-//! or settings.
+//! threads, CPU affinity and time slices, outgoing connections, and durable file renames. This crate does not depend on
+//! keys, commands or settings.
 
 pub mod affinity;
 pub mod allocator;
@@ -11,4 +11,5 @@ pub mod histogram;
 pub mod logging;
 pub mod mailbox;
 pub mod memory;
+pub mod time_slice;
 pub mod version;

@@ -17,10 +17,14 @@ pub struct Overview {
     pub peak: usize,
     /// Memory in use after startup, without data.
     pub startup: usize,
-    /// Memory of connections, except those of replicas.
+    /// Memory of connections, except those of replicas and slot migrations.
     pub clients: usize,
     /// Memory of connections of replicas.
     pub replicas: usize,
+    /// Memory of connections from the sources of slot imports.
+    pub slot_imports: usize,
+    /// Memory of connections to the targets of slot exports.
+    pub slot_exports: usize,
     /// The write log's backlog.
     pub backlog: usize,
     /// The primary's log that a replica buffers while it loads a dump.
@@ -34,10 +38,15 @@ impl Overview {
     pub fn of(server: &'static Services) -> Self {
         let databases = (0..server.keyspace.databases()).filter(|number| !server.keyspace.is_empty(*number));
         let databases = databases.map(|number| (number, server.keyspace.usage(number))).collect();
-        let (mut clients, mut replicas) = (0, 0);
+        let (mut clients, mut replicas, mut slot_imports, mut slot_exports) = (0, 0, 0, 0);
         for client in server.clients.all() {
-            let is_replica = client.flags().contains(ClientFlags::REPLICA);
-            *if is_replica { &mut replicas } else { &mut clients } += client.memory();
+            let sum = match client.flags() {
+                flags if flags.contains(ClientFlags::SLOT_IMPORT) => &mut slot_imports,
+                flags if flags.contains(ClientFlags::SLOT_EXPORT) => &mut slot_exports,
+                flags if flags.contains(ClientFlags::REPLICA) => &mut replicas,
+                _ => &mut clients,
+            };
+            *sum += client.memory();
         }
         if replicas > 0 {
             // Data waiting for replicas is part of the log, which they share.
@@ -49,7 +58,19 @@ impl Overview {
         let (figures, not_counted) = Self::measure(server);
         server.memory.note(figures.used);
         let (peak, startup) = (server.memory.peak(), server.memory.startup());
-        Overview { figures, not_counted, peak, startup, clients, replicas, backlog, kept, databases }
+        Overview {
+            figures,
+            not_counted,
+            peak,
+            startup,
+            clients,
+            replicas,
+            slot_imports,
+            slot_exports,
+            backlog,
+            kept,
+            databases,
+        }
     }
 
     /// The figures, and the memory that does not count for eviction, at the same moment: if the latter changes while
@@ -72,6 +93,8 @@ impl Overview {
         self.startup
             + self.clients
             + self.replicas
+            + self.slot_imports
+            + self.slot_exports
             + self.backlog
             + self.kept
             + self.databases.iter().map(|(_, usage)| usage.table_bytes).sum::<usize>()

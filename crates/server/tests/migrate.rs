@@ -251,10 +251,11 @@ fn a_constantly_changing_key_is_not_migrated() {
         ask::<()>(&mut source_client, &["SET", "a", "0"]).expect("a write");
         let (port, mut client) = (slow.port(), source.client());
         let waiting = std::thread::spawn(move || migrate(&mut client, port, &["a", "0", "9000"]));
-        slow.serve(8, |_| ask::<()>(&mut source_client, &["INCR", "a"]).expect("a write"));
+        let requests = slow.serve(9, |_| ask::<()>(&mut source_client, &["INCR", "a"]).expect("a write"));
         let reply = waiting.join().expect("no panic");
         assert!(reply.starts_with("ERR Keys changed again and again"), "{reply}");
-        assert_eq!(get(&mut source_client, "a").as_deref(), Some("8"));
+        assert!(requests[7].contains("RESTORE") && requests[8].contains("DEL"), "the target keeps no old value");
+        assert_eq!(get(&mut source_client, "a").as_deref(), Some("9"));
     });
 }
 

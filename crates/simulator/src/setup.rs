@@ -241,7 +241,8 @@ impl Setup {
         if random.u8(0..6) == 0 && !is_large && workload != Workload::Empty {
             no_failover.insert(random.usize(0..hosts));
         }
-        let faults_ms = settings.node_timeout_ms * random.u64(8..=25);
+        // The messages of a run grow with the square of the nodes, and with the time in node timeouts.
+        let faults_ms = settings.node_timeout_ms * if is_large { random.u64(3..=6) } else { random.u64(8..=25) };
         let by_meet = !is_large && random.bool();
         Setup {
             hosts,

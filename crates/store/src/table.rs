@@ -504,13 +504,10 @@ impl Table {
     #[inline]
     fn numbered_segment_of(&self, hash: u64) -> Option<(u32, &Segment)> {
         if self.depth == 0 {
-            return self.segments.first().map(|segment| (0, segment));
-        }
-        let directory = self.directory.as_deref()?;
-        if self.depth == 0 {
             // The only segment is found without the directory, which would be one more cache line.
             return self.segments.first().map(|segment| (0, segment));
         }
+        let directory = self.directory.as_deref()?;
         let index = self.directory_index(hash);
         debug_assert!(index < directory.len());
         // SAFETY: the directory has an entry for every value of its index bits, and each names a segment.

@@ -1,4 +1,7 @@
-//! Timeouts for tests, so that a failing test ends. Nothing here needs a server, so unit tests can use it as well.
+//! What tests share: timeouts, so that a failing test ends, and programs of others ([`programs`]). Nothing
+//! here needs a server, so unit tests can use it as well.
+
+pub mod programs;
 
 use std::io::{Error, ErrorKind, Result};
 use std::net::{TcpListener, TcpStream};

@@ -214,7 +214,7 @@ impl Worker {
     /// Whether the next turn starts at once, without waiting for poll events.
     fn has_more_to_do(&self, delivers: bool) -> bool {
         let has_connections = !self.ready.is_empty() || !self.handshakes.is_empty() || !self.unfinished.is_empty();
-        has_connections || delivers || self.is_evicting()
+        has_connections || delivers || self.is_evicting() || self.engine.is_deleting_slots()
     }
 
     /// Runs one turn; returns the time at which it ended.
@@ -257,6 +257,9 @@ impl Worker {
         self.continue_handshakes();
         if !is_busy && !self.engine.is_busy() {
             self.continue_evicting();
+            if self.engine.is_deleting_slots() {
+                self.engine.continue_deleting_slots();
+            }
             self.run_timers();
             self.defragment();
             self.expire_waits();

@@ -35,7 +35,7 @@ impl Jobs {
         let mut exports: Vec<Job> = Vec::new();
         let mut rest = arguments;
         while let [word, tail @ ..] = rest {
-            if !word.eq_ignore_ascii_case(b"slotsrange") {
+            if !is_word(word, b"slotsrange") {
                 return Err(CommandError::Syntax);
             }
             let (ranges, taken) = self.parse_exported(tail, context)?;
@@ -43,7 +43,7 @@ impl Jobs {
                 return Err(CommandError::JobsOverlap);
             }
             let target = match tail.get(taken..) {
-                Some([word, name, tail @ ..]) if word.eq_ignore_ascii_case(b"node") => {
+                Some([word, name, tail @ ..]) if is_word(word, b"node") => {
                     rest = tail;
                     parse_target(name, context)?
                 }
@@ -282,6 +282,9 @@ impl Jobs {
             return;
         }
         if owner.is_some() && owner == job.target {
+            // Before the log: writers wait.
+            self.resume_writes(index);
+            let job = &self.jobs[index];
             let line = format!("Slot migration {} slots are now owned by target node.", job.description);
             self.notice(line);
             return self.finish(index, State::Success, None, context);
@@ -333,6 +336,11 @@ pub(super) fn parse_owned(
         Ok(())
     })?;
     Ok((ranges, owner.ok_or(CommandError::NoRanges)?, taken))
+}
+
+/// Whether an argument is this word. As in Valkey, it ends at a zero byte: valkey-cli sends `SLOTSRANGE` with one.
+fn is_word(argument: &[u8], word: &[u8]) -> bool {
+    argument.split(|byte| *byte == 0).next().is_some_and(|argument| argument.eq_ignore_ascii_case(word))
 }
 
 fn parse_target(name: &[u8], context: &Context<'_>) -> Result<NodeId, CommandError> {

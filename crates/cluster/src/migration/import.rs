@@ -3,6 +3,7 @@
 use super::export::{check_can_start, parse_owned};
 use super::{Action, CommandError, Context, Direction, Finish, Job, JobName, Jobs, Message, Peer, RangeList, State};
 use crate::NodeId;
+use std::collections::VecDeque;
 
 /// Who sent ESTABLISH.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,7 +39,12 @@ impl Jobs {
         let (Some(name), Some(ranges)) = (fields.name, fields.ranges) else { return Err(CommandError::Syntax) };
         if origin == Origin::Stream {
             // The data are loaded anew: what this node knew of the job is out of date.
-            self.jobs.retain(|job| job.name != name || job.state.is_finished());
+            let (old, others) = std::mem::take(&mut self.jobs)
+                .into_iter()
+                .partition::<VecDeque<Job>, _>(|job| job.name == name && !job.state.is_finished());
+            self.jobs = others;
+            let shown = old.into_iter().filter(Job::is_import);
+            self.actions.extend(shown.map(|job| Action::SetImporting { slots: job.ranges, importing: false }));
         }
         if origin == Origin::Source {
             let (source, _) = fields.source.as_ref().ok_or(CommandError::Syntax)?;

@@ -16,6 +16,8 @@ pub struct Jobs {
     pub(super) actions: Vec<Action>,
     /// Number of deletions so far.
     cleanups: u64,
+    /// The job whose connection has sent what is being handled. Its connection writes nothing meanwhile.
+    receiving: Option<JobName>,
 }
 
 impl Jobs {
@@ -86,6 +88,7 @@ impl Jobs {
         if self.jobs[index].is_import() {
             self.jobs[index].heard_s = context.now_s();
         }
+        self.receiving = Some(name);
         match message {
             Message::Ack => self.acknowledged(index, context),
             Message::Capa if self.jobs[index].is_import() => self.send(index, Message::Capa),
@@ -96,6 +99,7 @@ impl Jobs {
             Message::RequestPause => self.pause_requested(index, context),
             Message::RequestFailover => self.failover_requested(index, context),
         }
+        self.receiving = None;
     }
 
     /// An unknown SYNCSLOTS subcommand from the other side.
@@ -106,7 +110,9 @@ impl Jobs {
                 "Received unknown SYNCSLOTS subcommand from slot migration {description}. Failing the migration."
             );
             self.warn(line);
+            self.receiving = Some(name);
             self.fail(index, "Unknown SYNCSLOTS subcommand used", context);
+            self.receiving = None;
         }
     }
 
@@ -280,6 +286,15 @@ impl Jobs {
         }
     }
 
+    /// Ends the pause of writes, if there is one.
+    pub(super) fn resume_writes(&mut self, index: usize) {
+        let job = &mut self.jobs[index];
+        if job.pause_end_ms.take().is_some() {
+            let action = Action::ResumeWrites { job: job.name, slots: job.ranges.clone() };
+            self.actions.push(action);
+        }
+    }
+
     /// Ends a job. An import that a primary ends without success first deletes what it received.
     pub(super) fn finish(&mut self, index: usize, state: State, message: Option<String>, context: &Context<'_>) {
         let job = &mut self.jobs[index];
@@ -287,15 +302,14 @@ impl Jobs {
         job.claiming = false;
         let (name, slots) = (job.name, job.ranges.clone());
         let disconnects = job.state.is_in_progress() && !job.tracking_only;
-        if job.pause_end_ms.take().is_some() {
-            self.actions.push(Action::ResumeWrites { job: name, slots: slots.clone() });
-        }
+        self.resume_writes(index);
         let job = &mut self.jobs[index];
         let cleans = job.is_import()
             && context.topology.is_primary()
             && job.state != State::ImportCleaningUp
             && !context.loading
-            && state != State::Success;
+            && state != State::Success
+            && (self.receiving != Some(name) || slots.slots().any(|slot| context.topology.has_keys(slot)));
         if cleans {
             job.after_cleanup = state;
             self.cleanups += 1;

@@ -64,6 +64,9 @@ pub trait Topology {
     /// Whether this node is still deleting its old keys of a slot.
     fn deletes(&self, slot: u16) -> bool;
 
+    /// Whether this node has keys of a slot, hidden ones included.
+    fn has_keys(&self, slot: u16) -> bool;
+
     /// Whether a slot of this node is being imported by hand (CLUSTER SETSLOT IMPORTING).
     fn imports_manually(&self) -> bool;
 

@@ -1,4 +1,4 @@
-//! What the state machine wants done.
+//! Actions: the outputs of the state machine.
 
 use super::LinkId;
 use crate::node_id::NodeId;
@@ -24,8 +24,8 @@ pub enum Action {
         ip: String,
         /// Bus port.
         port: u16,
-        /// Announced host name; may be empty.
-        hostname: String,
+        /// Host name, if the address did not answer before: its present address is to be used, if it can be resolved.
+        hostname: Option<String>,
     },
     /// Close a connection, without sending what waits. The state machine has forgotten the link already.
     Disconnect(LinkId),
@@ -47,6 +47,8 @@ pub enum Action {
     BecomePrimary,
     /// Replicate a node.
     ReplicateFrom {
+        /// Which node. Another node may have its address by now: ask it before copying its data.
+        id: NodeId,
         /// IP address.
         ip: String,
         /// Port: TLS or TCP, as `Settings::tls_replication` says.

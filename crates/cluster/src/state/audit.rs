@@ -1,4 +1,4 @@
-//! A check of what must always hold inside a state machine, for tests and the simulator.
+//! A check of the invariants of one state machine, for tests and the simulator.
 
 use super::Cluster;
 use crate::slots::SLOT_COUNT;

@@ -1,4 +1,4 @@
-//! Claims: what a node says about the slots it owns, and what follows for others and for this node.
+//! Claims of slots: how a message that lists the slots of its sender changes their owners.
 //!
 //! A claim wins if its epoch is above that of the present owner, or if nobody claims the slot. A node whose last slot
 //! was claimed by another one becomes its replica. Slots are compared in words of 64, so that a claim that changes

@@ -305,7 +305,7 @@ impl Cluster {
         self.nodes.find(&parse_name(name)?)
     }
 
-    /// Whether a command may name this node: it is known. Also what it is.
+    /// The flags of the node with this ID, if it is known.
     pub fn node_flags(&self, name: &[u8]) -> Option<NodeFlags> {
         self.find_by_name(name).map(|key| self.nodes[key].flags)
     }

@@ -1,4 +1,5 @@
-//! Config epochs without election. Two nodes may choose the same one; then the one with the lower name takes another.
+//! Config epochs without an election, and the resolution of collisions: if two primaries have the same epoch, the one
+//! with the lower node ID takes a new one.
 
 use super::settle::Todo;
 use super::{Cluster, NodeKey, log};
@@ -7,7 +8,7 @@ use crate::Epoch;
 impl Cluster {
     /// Gives this node a config epoch above all others, unless it has it. Returns whether it has a new one.
     ///
-    /// Nobody is asked. Used when an operator moves slots or takes over by force.
+    /// No other node votes on it. For slots that an operator moves, and for CLUSTER FAILOVER TAKEOVER.
     pub(super) fn bump_epoch_without_consensus(&mut self) -> bool {
         let epoch = self.me().config_epoch;
         if epoch != 0 && epoch == self.highest_epoch() {

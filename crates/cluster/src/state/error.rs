@@ -1,4 +1,4 @@
-//! Why a command was refused, with the texts that clients of Valkey know.
+//! Errors of CLUSTER subcommands, with Valkey's texts.
 
 use std::fmt;
 

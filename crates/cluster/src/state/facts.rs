@@ -1,4 +1,4 @@
-//! What the state machine is given with each input: the time, and facts about the node's data.
+//! The environment's part of each input: the time, and facts about the node's data.
 
 use crate::slots::{Slots, SlotsRef};
 
@@ -18,8 +18,8 @@ pub struct Facts<'a> {
     pub now: Now,
     /// Bytes of replication stream that this node has produced, or processed if it is a replica.
     pub replication_offset: u64,
-    /// Milliseconds since the primary was last heard on the replication link, or since that link was lost. Only of
-    /// meaning on a replica.
+    /// Milliseconds since the primary was last heard on the replication link, or since that link was lost.
+    /// `u64::MAX` if this node does not have the data of its primary yet. Only of meaning on a replica.
     pub data_age_ms: u64,
     /// Whether any database has a key.
     pub has_keys: bool,

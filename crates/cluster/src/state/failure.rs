@@ -1,7 +1,7 @@
-//! Failed nodes and forgotten ones: agreement on a failure, its end, and the removal of nodes.
+//! Failure detection (PFAIL and FAIL) and the removal of nodes.
 //!
-//! A node that does not answer for the node timeout is suspected (PFAIL) by the one that has waited. When a majority
-//! of voters has reported the suspicion within twice that time, the node has failed (FAIL), and all others are told.
+//! A node suspects another one (PFAIL) that has not answered a PING for the node timeout. When a majority of voters has
+//! reported the suspicion within twice that time, a node marks it as failed (FAIL) and broadcasts that.
 
 use super::facts::elapsed;
 use super::node::Node;
@@ -22,6 +22,7 @@ impl Cluster {
         if !flags.contains(NodeFlags::HANDSHAKE) {
             self.nodes.join_shard(key);
         }
+        self.text_changes += 1;
         key
     }
 

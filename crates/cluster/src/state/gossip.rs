@@ -191,7 +191,7 @@ impl Cluster {
     pub(super) fn replicate_from(&mut self, key: NodeKey, full_sync: bool, new_primary: bool) {
         let node = &self.nodes[key];
         let port = if self.settings.tls_replication { node.tls_port } else { node.tcp_port };
-        self.out.push(Action::ReplicateFrom { ip: node.ip.clone(), port, full_sync, new_primary });
+        self.out.push(Action::ReplicateFrom { id: node.id, ip: node.ip.clone(), port, full_sync, new_primary });
         self.replicating = true;
     }
 

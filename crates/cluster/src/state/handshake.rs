@@ -193,6 +193,11 @@ impl Cluster {
             facts.ms().saturating_sub(node.created_ms),
             node.flags.bits()
         );
+        if self.settings.safety.resolve_hostnames && !self.nodes[key].hostname.is_empty() {
+            // Its name leads to it.
+            self.nodes[key].is_address_dead = true;
+            return self.close_link(Some(id), facts.ms());
+        }
         let node = &mut self.nodes[key];
         node.flags |= NodeFlags::NO_ADDRESS;
         node.ip.clear();

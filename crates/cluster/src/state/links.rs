@@ -93,6 +93,7 @@ impl Cluster {
         let Some(link) = self.forget_link(id, facts.ms()) else { return };
         let Some(node) = link.node.filter(|_| !link.inbound && !link.connected) else { return };
         let node = &mut self.nodes[node];
+        node.is_address_dead = true;
         // Without a PING under way, nobody would ever suspect the node.
         node.ping_sent.get_or_insert(facts.ms());
         log!(
@@ -123,7 +124,10 @@ impl Cluster {
         let id = self.add_link(Some(key), facts);
         let node = &mut self.nodes[key];
         node.link = Some(id);
-        let (ip, port, hostname) = (node.ip.clone(), node.bus_port, node.hostname.clone());
+        self.text_changes += 1;
+        let (ip, port) = (node.ip.clone(), node.bus_port);
+        let resolve = self.settings.safety.resolve_hostnames && node.is_address_dead && !node.hostname.is_empty();
+        let hostname = resolve.then(|| node.hostname.clone());
         if let Some(link) = self.links.get_mut(&id) {
             link.peer_ip.clone_from(&ip);
             link.peer_port = port;
@@ -220,6 +224,7 @@ impl Cluster {
             let node = &mut self.nodes[key];
             if node.link == Some(id) {
                 node.link = None;
+                self.text_changes += 1;
             } else if node.inbound == Some(id) {
                 node.inbound = None;
                 node.inbound_lost_ms = now_ms;

@@ -2,8 +2,8 @@
 //!
 //! The replica asks the primary to pause its clients (MFSTART). The primary does and then, since from now on no write
 //! follows the offset in its messages, marks them as paused and sends PINGs to the replica without waiting. When the
-//! replica has processed the stream up to the offset in such a message, it starts an election in which nobody minds
-//! that the primary works. FORCE omits the primary's part.
+//! replica has processed the stream up to the offset in such a message, it starts an election. Its request says that
+//! voters must not refuse because the primary works. FORCE omits the primary's part.
 
 use super::mutation::Mutation;
 use super::settle::Todo;

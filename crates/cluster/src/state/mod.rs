@@ -46,6 +46,7 @@ mod links;
 mod manual_failover;
 mod mutation;
 mod node;
+mod nodes_text;
 mod persist;
 mod random;
 mod receive;
@@ -87,6 +88,7 @@ use health::Health;
 use links::Link;
 use manual_failover::ManualFailover;
 use node::Node;
+use nodes_text::NodesTexts;
 use random::Random;
 use settle::Todo;
 use std::collections::BTreeMap;
@@ -148,6 +150,9 @@ pub struct Cluster {
     suspected_nodes: usize,
     topology_version: u64,
     topology_changed: bool,
+    /// Counts changes that CLUSTER NODES shows, but a [`Topology`] does not: of links and nodes in handshake.
+    text_changes: u64,
+    nodes_texts: NodesTexts,
     statistics: Statistics,
 }
 
@@ -196,6 +201,8 @@ impl Cluster {
             suspected_nodes: 0,
             topology_version: 1,
             topology_changed: false,
+            text_changes: 0,
+            nodes_texts: NodesTexts::default(),
             statistics: Statistics::default(),
         };
         match conf {

@@ -68,6 +68,8 @@ pub(super) struct Node {
     pub(super) client_tls_port: u16,
     /// Announced host name.
     pub(super) hostname: String,
+    /// Whether the last attempt to reach it at its known address failed: its host name may have another one.
+    pub(super) is_address_dead: bool,
     /// Announced name for people.
     pub(super) human_name: String,
     /// Availability zone.
@@ -112,6 +114,7 @@ impl Node {
             client_tcp_port: 0,
             client_tls_port: 0,
             hostname: String::new(),
+            is_address_dead: false,
             human_name: String::new(),
             availability_zone: String::new(),
             link: None,

@@ -268,6 +268,7 @@ impl Cluster {
         let Some(key) = self.links.get(&id).filter(|link| !link.inbound).and_then(|link| link.node) else { return };
         let node = &mut self.nodes[key];
         node.pong_received = Some(facts.ms());
+        node.is_address_dead = false;
         if let Some(sent_ms) = node.ping_sent.take() {
             node.acknowledged = Some(sent_ms);
         }

@@ -112,23 +112,13 @@ impl Cluster {
                 self.label(new)
             );
         }
-        if moved.importing > 0 {
+        let open = [(moved.importing, "source", "importing"), (moved.migrating, "target", "migrating")];
+        for (slots, side, verb) in open.into_iter().filter(|(slots, ..)| *slots > 0) {
             log!(
                 self,
                 Notice,
-                "A failover occurred in migration source. Update importing source of {} slot(s) to node {} in shard \
+                "A failover occurred in migration {side}. Update {verb} {side} of {slots} slot(s) to node {} in shard \
                  {shard_id}.",
-                moved.importing,
-                self.label(new)
-            );
-        }
-        if moved.migrating > 0 {
-            log!(
-                self,
-                Notice,
-                "A failover occurred in migration target. Update migrating target of {} slot(s) to node {} in shard \
-                 {shard_id}.",
-                moved.migrating,
                 self.label(new)
             );
         }

@@ -123,6 +123,9 @@ pub struct Safety {
     /// A primary stops serving as soon as a majority of primaries has not answered its PINGs for the node timeout,
     /// less a tenth. These cannot have agreed on its failure yet.
     pub fence_minority_primary: bool,
+    /// The announced host name of a node is resolved again when its known address does not answer, or when another
+    /// node answers there.
+    pub resolve_hostnames: bool,
 }
 
 impl Default for Settings {

@@ -1,4 +1,4 @@
-//! What is done once after a batch of inputs, and in which order.
+//! The work that is done once after a batch of inputs, in a fixed order.
 
 use super::{Action, Cluster, Facts};
 use crate::slots::Slots;

@@ -110,13 +110,9 @@ pub struct LinkView {
 }
 
 impl NodeView {
-    /// Whether clients should use it: not failed, and with data if it is a replica.
-    pub fn is_available(&self) -> bool {
-        let failed = self.flags.contains(NodeFlags::FAIL);
-        let loading = self.flags.contains(NodeFlags::REPLICA)
-            && !self.flags.contains(NodeFlags::MYSELF)
-            && self.replication_offset == 0;
-        !failed && !loading
+    /// Whether clients should use it as a replica: it has not failed, and has data.
+    pub fn is_available_replica(&self) -> bool {
+        !self.flags.contains(NodeFlags::FAIL) && self.replication_offset != 0
     }
 
     /// Whether it is a replica.

@@ -24,23 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The program of Valkey 9.1 or later.
 fn valkey() -> Option<PathBuf> {
-    let named = std::env::var_os("KVICK_TEST_VALKEY").map(PathBuf::from);
-    let in_dir = std::env::var_os("VALKEY_BIN_DIR").map(|dir| Path::new(&dir).join("valkey-server"));
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let in_path = std::env::split_paths(&path).map(|dir| dir.join("valkey-server"));
-    let Some(program) = named.into_iter().chain(in_dir).chain(in_path).find(|program| program.is_file()) else {
-        println!("Not run: valkey-server is absent (KVICK_TEST_VALKEY, VALKEY_BIN_DIR, PATH)");
-        return None;
-    };
-    let version = Command::new(&program).arg("--version").output().expect("its version");
-    let version = String::from_utf8_lossy(&version.stdout).into_owned();
-    let number = version.split(" v=").nth(1).and_then(|rest| rest.split(' ').next()).unwrap_or_default();
-    let mut parts = number.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
-    if (parts.next(), parts.next()) < (Some(9), Some(1)) {
-        println!("Not run: {} is older than 9.1: {version}", program.display());
-        return None;
-    }
-    Some(program)
+    kvick_testing::programs::valkey_server((9, 1))
 }
 
 /// A running Valkey in cluster mode.

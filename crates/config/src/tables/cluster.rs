@@ -30,6 +30,9 @@ theme! {
     CLUSTER_REQUIRE_FULL_COVERAGE: bool = boolean("cluster-require-full-coverage", true).works();
     CLUSTER_ALLOW_READS_WHEN_DOWN: bool = boolean("cluster-allow-reads-when-down", false).works();
     CLUSTER_ALLOW_PUBSUBSHARD_WHEN_DOWN: bool = boolean("cluster-allow-pubsubshard-when-down", true).works();
+    CLUSTER_EMPTY_PRIMARY_WAIT: u64 = integer("cluster-empty-primary-wait", 0, I64_MAX, 0).works();
+    CLUSTER_FENCE_MINORITY_PRIMARY: bool = boolean("cluster-fence-minority-primary", false).works();
+    CLUSTER_RESOLVE_HOSTNAMES: bool = boolean("cluster-resolve-hostnames", false).works();
     CLUSTER_LINK_SENDBUF_LIMIT: u64 = memory("cluster-link-sendbuf-limit", 0, U64_MAX, 0).works();
     CLUSTER_BLACKLIST_TTL: i64 = integer("cluster-blacklist-ttl", I64_MIN, I64_MAX, 60).works();
     CLUSTER_SLOT_STATS_ENABLED: bool = boolean("cluster-slot-stats-enabled", false).works();

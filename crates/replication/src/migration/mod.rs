@@ -14,8 +14,8 @@
 //! **No acknowledged write is lost.** A key is deleted under its lock, and only if the target has its present value: if
 //! no command has touched it since it was packed, or if its value packs into the same bytes again and its expiry is the
 //! same. Otherwise it is packed again and sent with REPLACE, or with DEL if it was deleted, up to [`ATTEMPTS_MAX`]
-//! times; after that the client receives an error, and the key stays. This does not depend on whether the client is
-//! still connected.
+//! times; in cluster mode, writes to their slot are held during the last ones. After that the client receives an error,
+//! and the key stays here alone. This does not depend on whether the client is still connected.
 //!
 //! Sockets are cached for later requests: see [`sockets`]. Concurrent requests for the same key are coordinated: see
 //! [`active_keys`].
@@ -39,6 +39,9 @@ use std::time::Duration;
 
 /// How often a key is sent if it keeps changing.
 pub const ATTEMPTS_MAX: u32 = 8;
+
+/// After this many attempts, writes to the slot of the keys wait, in cluster mode, until the target has them.
+pub const ATTEMPTS_UNHELD: u32 = 3;
 
 /// A MIGRATE request.
 #[derive(Debug)]
@@ -87,6 +90,8 @@ pub struct MigrationJob {
     pub watcher: Arc<Watcher>,
     /// How often keys have been sent.
     pub attempts: u32,
+    /// The slot whose writes are held because the keys kept changing.
+    pub held_slot: Option<u16>,
     /// The client that waits for the result.
     pub client: WaitingClient,
 }

@@ -24,6 +24,13 @@ pub struct PackedKey {
     pub arrived: bool,
 }
 
+impl PackedKey {
+    /// Deletes a key on the target.
+    fn deletion(key: Box<[u8]>) -> PackedKey {
+        PackedKey { key, payload: None, expiry_ms: None, replace: true, is_duplicate: false, arrived: false }
+    }
+}
+
 /// Packs the keys that exist.
 pub fn pack<'k>(db: &mut Db<'_>, keys: impl Iterator<Item = &'k [u8]>, replace: bool) -> Result<Vec<PackedKey>, Error> {
     let (mut packed_keys, mut seen) = (Vec::new(), HashSet::new());
@@ -69,6 +76,11 @@ pub fn delete_migrated(job: &mut MigrationJob, active_keys: &ActiveKeys, db: &mu
             Ok(Change::ChangedTo(_)) if job.attempts >= ATTEMPTS_MAX => {
                 let text = "ERR Keys changed again and again while they were migrated; those that did are still here";
                 job.failure.get_or_insert(text.into());
+                if packed_key.payload.is_some() {
+                    // The target must not keep an old value.
+                    job.packed_keys.push(PackedKey::deletion(packed_key.key));
+                    continue;
+                }
                 false
             }
             Ok(Change::ChangedTo(changed)) => {
@@ -128,17 +140,7 @@ fn change_since(
         None if packed_key.payload.is_none() || moved_by_another => Change::Keep,
         // It will expire on the target too.
         None if packed_key.expiry_ms.is_some_and(|at| db.is_due(at)) => Change::Keep,
-        None => {
-            let key = packed_key.key.clone();
-            Change::ChangedTo(PackedKey {
-                key,
-                payload: None,
-                expiry_ms: None,
-                replace: true,
-                is_duplicate: false,
-                arrived: false,
-            })
-        }
+        None => Change::ChangedTo(PackedKey::deletion(packed_key.key.clone())),
     })
 }
 

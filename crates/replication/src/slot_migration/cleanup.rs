@@ -54,13 +54,16 @@ fn delete(core: &'static ReplicatedCore, participant: Participant, slots: &Range
     let (access, counters, mut effects) = (Access::default(), Counters::default(), Effects::default());
     for slot in slots.slots().filter(|slot| topology.owner(*slot) != Some(me)) {
         for number in 0..keyspace.databases() {
+            let mut position = 0;
             while keyspace.slot_len(number, slot) > 0 {
                 global.enter(participant);
                 let mut locked = keyspace.lock_one(keyspace.slot_address(number, slot));
                 effects.begin(keyspace.log.has_readers(), EventClass::empty(), number);
                 let env = Env::background(clock::unix_ms(), &access, &counters, &mut effects);
                 let mut db = Db::new(&mut locked, number, env);
-                let keys = db.any_keys_in_slot(slot, KEYS_AT_ONCE);
+                let (keys, next) = db.keys_in_slot_from(slot, position, KEYS_AT_ONCE);
+                // Commands that were on their way may have added keys.
+                position = next.unwrap_or(0);
                 for key in &keys {
                     if db.remove(db.key(key), true) {
                         db.effects().changed(1);

@@ -1,9 +1,9 @@
-//! The thread that carries out the actions of the jobs, in order, and tells them the time.
+//! The thread that carries out the actions of the jobs that may take time, in order, and tells them the time.
 
 use super::export::{self, Order};
 use super::{SlotMigration, cleanup};
 use crate::ReplicatedCore;
-use kvick_cluster::migration::{Action, Direction, JobName, Jobs, Level, Message, RangeList};
+use kvick_cluster::migration::{Action, JobName, Jobs, Level, Message, RangeList};
 use kvick_core::admission::Reasons;
 use kvick_core::clients::ClientInfo;
 use kvick_core::inbox::Delivery;
@@ -23,7 +23,28 @@ const TICK: Duration = Duration::from_millis(100);
 #[derive(Default)]
 pub(super) struct Handles {
     pub(super) exports: Mutex<Vec<(JobName, export::Handle)>>,
-    pub(super) imports: Mutex<Vec<(JobName, Arc<ClientInfo>)>>,
+    pub(super) imports: Mutex<Vec<Import>>,
+}
+
+/// The connection of an import.
+pub(super) struct Import {
+    pub(super) job: JobName,
+    pub(super) info: Arc<ClientInfo>,
+    /// Bytes received that are in the statistics.
+    counted: u64,
+}
+
+impl Import {
+    pub(super) fn new(job: JobName, info: Arc<ClientInfo>) -> Import {
+        let counted = info.bytes_in.get();
+        Import { job, info, counted }
+    }
+
+    /// Adds what was received since the last call to the statistics.
+    pub(super) fn count(&mut self, core: &ReplicatedCore) {
+        let before = std::mem::replace(&mut self.counted, self.info.bytes_in.get());
+        core.replication.counts.slot_bytes_in.fetch_add(self.counted.saturating_sub(before), Ordering::Relaxed);
+    }
 }
 
 impl Handles {
@@ -38,6 +59,7 @@ impl Handles {
 pub fn start(core: &'static ReplicatedCore) -> io::Result<()> {
     std::thread::Builder::new().name("slot-migration".into()).spawn(move || {
         kvick_runtime::memory::register_thread();
+        kvick_runtime::time_slice::shorten();
         run(core);
     })?;
     Ok(())
@@ -63,16 +85,21 @@ fn run(core: &'static ReplicatedCore) {
             migration.has_actions.wait_for(&mut machine, left);
         }
         let Some(action) = machine.actions.pop_front() else { continue };
+        machine.is_performing = !matches!(action, Action::Log(..));
         drop(machine);
-        perform(core, migration, action);
+        if let Some(action) = pass_on(core, &migration.handles, action) {
+            perform(core, migration, action);
+        }
+        migration.machine.lock().is_performing = false;
     }
 }
 
 fn tick(core: &ReplicatedCore, migration: &SlotMigration) {
     let heard: Vec<(JobName, u64)> = {
-        let imports = migration.handles.imports.lock();
+        let mut imports = migration.handles.imports.lock();
+        imports.iter_mut().for_each(|import| import.count(core));
         let heard_s = |info: &ClientInfo| u64::try_from(info.active_ms.load(Ordering::Relaxed) / 1000).unwrap_or(0);
-        imports.iter().map(|(job, info)| (*job, heard_s(info))).collect()
+        imports.iter().map(|import| (import.job, heard_s(&import.info))).collect()
     };
     migration.with(core, |jobs, context| {
         heard.into_iter().for_each(|(job, at_s)| jobs.heard(job, at_s));
@@ -80,23 +107,33 @@ fn tick(core: &ReplicatedCore, migration: &SlotMigration) {
     });
 }
 
-fn perform(core: &'static ReplicatedCore, migration: &'static SlotMigration, action: Action) {
-    let handles = &migration.handles;
+/// Carries out an action that only passes something on to another thread. Returns any other. The caller may have the
+/// lock of the jobs.
+pub(super) fn pass_on(core: &ReplicatedCore, handles: &Handles, action: Action) -> Option<Action> {
     match action {
-        Action::Log(Level::Notice, line) => logging::notice(format_args!("{line}")),
-        Action::Log(Level::Warning, line) => logging::warning(format_args!("{line}")),
-        Action::Connect { job, address, port, .. } => connect(core, migration, job, address, port),
         Action::Authenticate { job } => handles.order(job, Order::Authenticate),
         Action::Establish { job, request } => handles.order(job, Order::Establish(request)),
         Action::StartSnapshot { job, slots } => handles.order(job, Order::StartSnapshot(slots)),
         Action::PauseWrites { job, slots } => handles.order(job, Order::PauseWrites(slots)),
         Action::GrantFailover { job } => handles.order(job, Order::Send(Message::FailoverGranted)),
-        Action::Send { job, message } => send(core, migration, job, message),
+        Action::Send { job, message } => send(core, handles, job, message),
         Action::ResumeWrites { job, slots } => {
             handles.order(job, Order::ForgetPause);
             core.pause.slots.release(slots.slots());
             core.send_all(|| message::Message::Resume);
         }
+        Action::Disconnect { job } => disconnect(core, handles, job),
+        action => return Some(action),
+    }
+    None
+}
+
+/// Carries out an action that may take time.
+fn perform(core: &'static ReplicatedCore, migration: &'static SlotMigration, action: Action) {
+    match action {
+        Action::Log(Level::Notice, line) => logging::notice(format_args!("{line}")),
+        Action::Log(Level::Warning, line) => logging::warning(format_args!("{line}")),
+        Action::Connect { job, address, port, .. } => connect(core, migration, job, address, port),
         Action::SetImporting { slots, importing } => set_importing(core, &slots, importing),
         Action::Claim { job, slots } => {
             let claimed = migration.membership.get().is_some_and(|membership| membership.claim(&slots));
@@ -104,7 +141,7 @@ fn perform(core: &'static ReplicatedCore, migration: &'static SlotMigration, act
         }
         Action::DeleteKeys { job, number, slots } => cleanup::start(core, job, number, slots),
         Action::Propagate { words } => propagate(core, &words),
-        Action::Disconnect { job } => disconnect(core, handles, job),
+        action => debug_assert!(false, "{action:?} is passed on"),
     }
 }
 
@@ -117,14 +154,13 @@ fn connect(core: &'static ReplicatedCore, migration: &SlotMigration, job: JobNam
     }
 }
 
-fn send(core: &ReplicatedCore, migration: &SlotMigration, job: JobName, message: Message) {
-    let direction = migration.view(|jobs| jobs.get(job).map(|job| job.direction()));
-    if direction == Some(Direction::Export) {
-        return migration.handles.order(job, Order::Send(message));
-    }
-    let import = migration.handles.imports.lock().iter().find(|(name, _)| *name == job).map(|(_, info)| info.clone());
-    if let Some(info) = import {
-        core.put(info.worker, Delivery::ToSource(info, message.encode()));
+fn send(core: &ReplicatedCore, handles: &Handles, job: JobName, message: Message) {
+    let imports = handles.imports.lock();
+    let info = imports.iter().find(|import| import.job == job).map(|import| import.info.clone());
+    drop(imports);
+    match info {
+        Some(info) => core.put(info.worker, Delivery::ToSource(info, message.encode())),
+        None => handles.order(job, Order::Send(message)),
     }
 }
 
@@ -132,9 +168,11 @@ fn disconnect(core: &ReplicatedCore, handles: &Handles, job: JobName) {
     handles.order(job, Order::Disconnect);
     handles.exports.lock().retain(|(name, _)| *name != job);
     let mut imports = handles.imports.lock();
-    let Some(index) = imports.iter().position(|(name, _)| *name == job) else { return };
-    let (_, info) = imports.swap_remove(index);
+    let Some(index) = imports.iter().position(|import| import.job == job) else { return };
+    let mut import = imports.swap_remove(index);
     drop(imports);
+    import.count(core);
+    let info = import.info;
     if !info.doomed.swap(true, Ordering::SeqCst) {
         core.send(info.worker, message::Message::Close(info));
     }

@@ -4,8 +4,9 @@
 //! commands, messages, topology, clock --> Jobs --> actions --> driver --> export threads, workers, membership
 //! ```
 //!
-//! All events go to [`SlotMigration::with`], from any thread. It collects the actions that they cause, and one thread,
-//! the [driver](mod@driver), carries them out in order. Each export has a thread of its own, which sends a snapshot of
+//! All events go to [`SlotMigration::with`], from any thread, and cause actions, which are carried out in order. Those
+//! that only pass something on are carried out at once, since writers may wait for them; all that may take time is left
+//! to one thread, the [driver](mod@driver). Each export has a thread of its own, which sends a snapshot of
 //! the slots and then the writes to them, from the write log. An import is a client of a worker, whose commands are
 //! executed like those of a primary.
 //!
@@ -20,7 +21,7 @@ mod filter;
 mod throttle;
 
 use crate::ReplicatedCore;
-use driver::Handles;
+use driver::{Handles, Import};
 use kvick_cluster::Slots;
 use kvick_cluster::migration::{
     Action, CommandError, Context, Direction, Job, JobName, Jobs, Origin, RangeList, Settings, State, Topology,
@@ -88,7 +89,17 @@ impl Default for SlotSets {
 #[derive(Default)]
 struct Machine {
     jobs: Jobs,
+    /// Actions for the driver.
     actions: VecDeque<Action>,
+    /// Whether the driver is carrying out an action that others must follow.
+    is_performing: bool,
+}
+
+impl Machine {
+    /// Whether the next action may be carried out now. The place of log lines among actions does not matter.
+    fn has_no_action(&self) -> bool {
+        !self.is_performing && self.actions.iter().all(|action| matches!(action, Action::Log(..)))
+    }
 }
 
 impl SlotMigration {
@@ -98,8 +109,8 @@ impl SlotMigration {
         let _ = self.membership.set(membership);
     }
 
-    /// Runs `call` on the jobs, and has the driver carry out the actions that follow. `None` outside of cluster mode.
-    /// The caller may hold locks of the keyspace.
+    /// Gives `call` access to the jobs, and performs the actions that follow or queues them for the driver. `None`
+    /// outside of cluster mode. The caller may hold locks of the keyspace.
     pub fn with<T>(&self, core: &ReplicatedCore, call: impl FnOnce(&mut Jobs, &Context<'_>) -> T) -> Option<T> {
         self.with_loading(core, core.admission.has(Reasons::LOADING), call)
     }
@@ -119,7 +130,13 @@ impl SlotMigration {
         let actions = machine.jobs.take_actions();
         if !actions.is_empty() {
             self.note_slots(&machine.jobs);
-            machine.actions.extend(actions);
+            for action in actions {
+                let left = match machine.has_no_action() {
+                    true => driver::pass_on(core, &self.handles, action),
+                    false => Some(action),
+                };
+                machine.actions.extend(left);
+            }
             self.has_actions.notify_one();
         }
         Some(result)
@@ -195,7 +212,7 @@ impl SlotMigration {
         self.with(core, |jobs, context| {
             let job = jobs.establish(arguments, origin, context)?;
             if let Some(client) = client {
-                self.handles.imports.lock().push((job, client.clone()));
+                self.handles.imports.lock().push(Import::new(job, client.clone()));
             }
             Ok(())
         })
@@ -204,16 +221,23 @@ impl SlotMigration {
     /// The import of a client.
     pub fn import_of(&self, client: u64) -> Option<JobName> {
         let imports = self.handles.imports.lock();
-        imports.iter().find(|(_, info)| info.id == client).map(|(job, _)| *job)
+        imports.iter().find(|import| import.info.id == client).map(|import| import.job)
     }
 
     /// The connection of an import is closed.
     pub fn import_closed(&self, core: &ReplicatedCore, client: u64) {
         let mut imports = self.handles.imports.lock();
-        let Some(index) = imports.iter().position(|(_, info)| info.id == client) else { return };
-        let (job, _) = imports.swap_remove(index);
+        let Some(index) = imports.iter().position(|import| import.info.id == client) else { return };
+        let mut import = imports.swap_remove(index);
         drop(imports);
+        import.count(core);
+        let job = import.job;
         self.with(core, |jobs, context| jobs.disconnected(job, context));
+    }
+
+    /// Adds what imports have received to the statistics.
+    pub fn count_imported(&self, core: &ReplicatedCore) {
+        self.handles.imports.lock().iter_mut().for_each(|import| import.count(core));
     }
 
     /// A command of an import has failed with this error.

@@ -1,12 +1,12 @@
 //! How much an export slows the writers of its slots, so that it gets through under any write rate.
 //!
 //! Writes to the slots are held for a part of each [`PERIOD`]. That part grows with the bytes that are left to send,
-//! and with the time for which the target has waited for a pause. A write is never held for longer than a period, and
-//! at the maximum share writers still get through.
+//! and with the time for which the target has waited for a pause. At the maximum share, writers still get through. With
+//! many writers, one write can wait for several periods: it competes with the others for the rest of each.
 
 use std::time::{Duration, Instant};
 
-/// Held writes proceed at least once in this time.
+/// Held writes are released once in this time.
 pub(super) const PERIOD: Duration = Duration::from_millis(10);
 
 /// The largest part of a period for which writes are held.

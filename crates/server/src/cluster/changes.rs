@@ -36,15 +36,18 @@ impl ClusterNode {
                 if server.replication.upstream.is_replica() {
                     server.become_primary();
                 }
+                self.full_sync_generation.store(0, Ordering::SeqCst);
             }
-            Action::ReplicateFrom { ip, port, full_sync, new_primary: _ } => {
+            Action::ReplicateFrom { id, ip, port, full_sync, new_primary: _ } => {
                 if full_sync {
                     server.replication.history.lock().change_id();
                 }
-                server.set_primary(Target { host: ip, port });
+                server.set_primary(Target { host: ip, port, node_id: Some(*id.as_bytes()) });
                 server.aof.unblock_waiting_clients(server, ROLE_CHANGED_ERROR);
                 // The slot map, which is published next, redirects those that wait for keys.
-                self.awaits_full_sync.store(full_sync, Ordering::Relaxed);
+                if full_sync {
+                    self.full_sync_generation.store(server.replication.upstream.generation(), Ordering::SeqCst);
+                }
             }
             Action::FlushData => self.flush_data(global),
             // A worker deletes them, which can tell clients that have cached them. It does so only with a slot map

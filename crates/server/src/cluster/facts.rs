@@ -1,6 +1,6 @@
 //! What the state machine is told about this server.
 
-use super::ClusterNode;
+use super::{ClusterNode, FULL_SYNC_QUEUED};
 use kvick_cluster::state::{Action, Facts, Now, SlotJobs};
 use kvick_cluster_bus::Host;
 use kvick_replication::upstream::LinkStage;
@@ -11,16 +11,16 @@ impl Host for ClusterNode {
     fn with_facts(&self, now: Now, use_facts: &mut dyn FnMut(&Facts<'_>)) {
         let (server, keyspace) = (self.server, self.server.keyspace);
         let upstream = &server.replication.upstream;
-        let heard_ms = if upstream.is_connected() { &upstream.last_io_ms } else { &upstream.down_since_ms };
-        let data_age_ms = (clock::unix_ms() - heard_ms.load(Ordering::Relaxed)).max(0) as u64;
         let keys_in_slot = |slot| (0..keyspace.databases()).map(|db| keyspace.slot_len(db, slot) as u64).sum();
         // A replica whose data is being replaced has none that others could use.
-        let is_synced = !upstream.is_replica() || upstream.is_connected();
-        if is_synced {
-            self.awaits_full_sync.store(false, Ordering::Relaxed);
-        }
-        let is_replacing = upstream.stage() == LinkStage::Receiving || self.awaits_full_sync.load(Ordering::Relaxed);
-        let has_data = is_synced || !is_replacing;
+        let is_receiving = upstream.is_replica() && upstream.stage() == LinkStage::Receiving;
+        let awaits_full_sync = upstream.synced_generation() < self.full_sync_generation.load(Ordering::SeqCst);
+        let has_data = !is_receiving && !awaits_full_sync;
+        let heard_ms = if upstream.is_connected() { &upstream.last_io_ms } else { &upstream.down_since_ms };
+        let data_age_ms = match has_data {
+            true => (clock::unix_ms() - heard_ms.load(Ordering::Relaxed)).max(0) as u64,
+            false => u64::MAX,
+        };
         let jobs = server.slot_migration.slot_sets();
         use_facts(&Facts {
             now,
@@ -50,8 +50,12 @@ impl Host for ClusterNode {
         std::process::exit(1);
     }
 
-    fn perform(&self, change: Action) {
-        self.queue.lock().changes.push_back(change);
+    fn perform(&self, changes: Vec<Action>) {
+        if changes.iter().any(|change| matches!(change, Action::ReplicateFrom { full_sync: true, .. })) {
+            self.full_sync_generation.store(FULL_SYNC_QUEUED, Ordering::SeqCst);
+        }
+        // The thread that makes them takes all that are queued, under one global lock.
+        self.queue.lock().changes.extend(changes);
         self.queued.notify_one();
     }
 }

@@ -39,11 +39,15 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use set_slot::PendingSetSlot;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use turns::Turns;
 
 /// How often the thread `cluster` checks waiting commands.
 const WAIT_CHECK: Duration = Duration::from_millis(2);
+
+/// In [`ClusterNode::full_sync_generation`]: the role change is queued.
+const FULL_SYNC_QUEUED: u64 = u64::MAX;
 
 /// See the module's documentation.
 pub struct ClusterNode {
@@ -53,9 +57,12 @@ pub struct ClusterNode {
     queue: Mutex<Queue>,
     queued: Condvar,
     /// Whether a database had keys when that was last checked; the bus need not know it exactly.
-    had_keys: std::sync::atomic::AtomicBool,
-    /// Whether this replica has followed another primary, whose data it does not have yet.
-    awaits_full_sync: std::sync::atomic::AtomicBool,
+    had_keys: AtomicBool,
+    /// Whether the data at the start is loaded, or was found to be missing.
+    is_loaded: AtomicBool,
+    /// The generation of the primary that has another history, so that this server's data counts only after a full
+    /// sync from it; 0 if there was none since this server was a primary.
+    full_sync_generation: AtomicU64,
     turns: Turns,
     debug: Mutex<DebugSettings>,
 }
@@ -144,6 +151,13 @@ impl ClusterNode {
         self.note_keys();
         self.server.slot_migration.with(self.server, Jobs::load_ended);
         self.bus.with(|cluster, facts| cluster.data_loaded(facts));
+        self.is_loaded.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether replicas may copy the data: not before it is loaded, nor while a replica is to take over because there
+    /// is none.
+    pub fn has_data_for_replicas(&self) -> bool {
+        self.is_loaded.load(Ordering::SeqCst) && !self.read(|cluster, _| cluster.waits_for_takeover())
     }
 
     /// The thread `cluster`: makes changes of this server.

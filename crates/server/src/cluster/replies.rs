@@ -83,8 +83,12 @@ impl Published {
 
     fn render_range(&self, reply: &mut Reply<'_>, client: ClientView, owner: usize, (first, last): (usize, usize)) {
         let nodes = &self.topology.nodes;
-        let replicas: Vec<_> =
-            nodes[owner].replicas.iter().map(|replica| &nodes[*replica]).filter(|node| is_available(node)).collect();
+        let replicas: Vec<_> = nodes[owner]
+            .replicas
+            .iter()
+            .map(|replica| &nodes[*replica])
+            .filter(|node| node.is_available_replica())
+            .collect();
         reply.array(3 + replicas.len());
         reply.uint(first as u64);
         reply.uint(last as u64);
@@ -183,11 +187,6 @@ impl Published {
         }
         reply.set_map_len(mark, fields);
     }
-}
-
-/// Whether clients should use a replica: it has not failed, and has data.
-fn is_available(node: &NodeView) -> bool {
-    !node.flags.contains(NodeFlags::FAIL) && node.replication_offset != 0
 }
 
 fn hostname_or_unknown(node: &NodeView) -> &str {

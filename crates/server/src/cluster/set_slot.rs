@@ -64,8 +64,8 @@ impl Change {
 }
 
 impl ClusterNode {
-    /// Sends the command to the replicas that are online, if there are any, and lets the client wait until they have
-    /// executed it. Returns whether it waits; if not, the command is to be executed now.
+    /// Sends the command to the replicas and, if any are online, lets the client wait until these have executed it.
+    /// Returns whether it waits; if not, the command is to be executed now.
     pub fn replicate_first(
         &'static self,
         cx: &mut Session<'_>,
@@ -84,12 +84,14 @@ impl ClusterNode {
             .iter()
             .filter(|replica| replica.stage() == Stage::Online && is_eligible(replica.version.load(Ordering::Relaxed)));
         let replicas = online.count();
+        let words: Vec<&[u8]> = args.iter().collect();
+        let log = &server.keyspace.log;
+        // A replica that is away receives it from the backlog. Otherwise a slot that was closed meanwhile would stay
+        // open on it.
+        log.append_replica_only(&words);
         if replicas == 0 {
             return Ok(false);
         }
-        let words: Vec<&[u8]> = args.iter().collect();
-        let log = &server.keyspace.log;
-        log.append_replica_only(&words);
         let offset = log.offset();
         log.append_replica_only(&[b"REPLCONF", b"GETACK", b"*"]);
         server.on_log_appended(None);

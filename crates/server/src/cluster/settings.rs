@@ -1,6 +1,6 @@
 //! The settings of the state machine, read from the directives.
 
-use kvick_cluster::state::{Announce, Level, Settings};
+use kvick_cluster::state::{Announce, Level, Safety, Settings};
 use kvick_config::tables::cluster::*;
 use kvick_config::tables::logging::LOGLEVEL;
 use kvick_config::tables::network::PORT;
@@ -50,6 +50,11 @@ pub fn of(values: &Values) -> Settings {
             LogLevel::Verbose => Level::Verbose,
             LogLevel::Notice => Level::Notice,
             LogLevel::Warning | LogLevel::Nothing => Level::Warning,
+        },
+        safety: Safety {
+            empty_primary_wait_ms: values.read(CLUSTER_EMPTY_PRIMARY_WAIT),
+            fence_minority_primary: values.read(CLUSTER_FENCE_MINORITY_PRIMARY),
+            resolve_hostnames: values.read(CLUSTER_RESOLVE_HOSTNAMES),
         },
         ..Settings::default()
     }

@@ -67,6 +67,10 @@ impl Topology for View {
         self.server.keyspace.is_doomed(usize::from(slot))
     }
 
+    fn has_keys(&self, slot: u16) -> bool {
+        self.server.keyspace.slot_len_total(slot) > 0
+    }
+
     fn imports_manually(&self) -> bool {
         !self.published.topology.importing.is_empty()
     }

@@ -21,7 +21,7 @@ use kvick_runtime::{clock, logging};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 /// Why the cluster node cannot start.
 #[derive(Debug)]
@@ -69,7 +69,8 @@ pub fn start(server: &'static Server) -> Result<&'static ClusterNode, StartError
         queue: Mutex::new(Queue::default()),
         queued: Condvar::new(),
         had_keys: AtomicBool::new(false),
-        awaits_full_sync: AtomicBool::new(false),
+        is_loaded: AtomicBool::new(false),
+        full_sync_generation: AtomicU64::new(0),
         turns: Turns::new(server.workers()),
         debug: Mutex::default(),
     }));
@@ -84,6 +85,7 @@ pub fn start(server: &'static Server) -> Result<&'static ClusterNode, StartError
         .name("cluster".into())
         .spawn(move || {
             kvick_runtime::memory::register_thread();
+            kvick_runtime::time_slice::shorten();
             node.run();
         })
         .map_err(failed)?;

@@ -173,7 +173,8 @@ fn migrate(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         command: cx.client.last_command,
     };
     let watcher = Arc::new(Watcher::default());
-    let job = MigrationJob { request, db: number, packed_keys, failure: None, watcher, attempts: 0, client };
+    let job =
+        MigrationJob { request, db: number, packed_keys, failure: None, watcher, attempts: 0, held_slot: None, client };
     if cx.in_transaction { send_synchronously(cx, job) } else { send_in_background(cx, job) }
 }
 

@@ -264,7 +264,7 @@ fn load_data(server: &'static Server, to_load: bool, keeps_files: bool) -> Resul
 /// Follows the configured primary, if any.
 fn follow_primary(server: &'static Server) {
     if let Some(primary) = server.config.read(REPLICAOF) {
-        let target = Target { host: String::from_utf8_lossy(&primary.host).into_owned(), port: primary.port };
+        let target = Target::at(String::from_utf8_lossy(&primary.host), primary.port);
         let mut global = server.keyspace.lock_global();
         server.become_replica(target, &mut global, &server.stats[0]);
     }

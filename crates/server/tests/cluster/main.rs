@@ -1,9 +1,18 @@
 //! Nodes of a cluster, among themselves and with Valkey.
 
+mod checker;
+mod client;
 mod clients;
 #[path = "../common/mod.rs"]
 mod common;
+mod faults;
+mod identity;
+mod migrate;
 mod nodes;
+mod operations;
+mod safety;
+mod slot_migration;
+mod writers;
 
 use nodes::{Node, form, kvick, valkey, wait_for};
 
@@ -61,4 +70,25 @@ fn roles_pass_between_kvick_and_valkey() {
     let Some(valkey) = valkey() else { return };
     fails_over(&valkey, &kvick(), &["--io-threads", "4"]);
     fails_over(&kvick(), &valkey, &["--io-threads", "4"]);
+}
+
+/// A replica that is away while a slot moves learns the end of it from the backlog.
+#[test]
+fn a_replica_that_was_away_closes_slots() {
+    with_workers(|args| {
+        let (one, two, mut replica) =
+            (Node::start(&kvick(), args), Node::start(&kvick(), args), Node::start(&kvick(), args));
+        form(&[&one, &two], &[&replica]);
+        // The full synchronization has left a dump on the disk of the replica, from which it starts again.
+        assert_eq!(one.call(&format!("CLUSTER SETSLOT 7 MIGRATING {}", two.id())), "OK");
+        assert!(replica.call("CLUSTER NODES").contains("[7->-"), "the slot is open on the replica");
+        replica.kill();
+        wait_for("the replica is gone", || one.call("INFO replication").contains("connected_slaves:0"));
+        for node in [&two, &one] {
+            assert_eq!(node.call(&format!("CLUSTER SETSLOT 7 NODE {}", two.id())), "OK");
+        }
+        replica.restart();
+        wait_for("the replica follows", || one.call("SET bar 1") == "OK" && one.call("WAIT 1 100") == "1");
+        wait_for("the slot is closed", || !replica.call("CLUSTER NODES").contains("[7->-"));
+    });
 }

@@ -1,9 +1,11 @@
 //! Clusters of real processes: nodes of Kvick, and of Valkey where a test asks for them.
 
-use crate::common::{free_port, wait_until};
+use crate::common::wait_until;
 use kvick_testing::WAIT_LIMIT;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -24,31 +26,19 @@ pub fn kvick() -> PathBuf {
     env!("CARGO_BIN_EXE_kvick-server").into()
 }
 
-/// The program of Valkey: `KVICK_TEST_VALKEY`, or `valkey-server` in `VALKEY_BIN_DIR` or in `PATH`. Says so if there is
-/// none, or if it is older than 9.0.
+/// The program of Valkey 9.0 or later.
 pub fn valkey() -> Option<PathBuf> {
-    let named = std::env::var_os("KVICK_TEST_VALKEY").map(PathBuf::from);
-    let in_dir = std::env::var_os("VALKEY_BIN_DIR").map(|dir| Path::new(&dir).join("valkey-server"));
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let in_path = std::env::split_paths(&path).map(|dir| dir.join("valkey-server"));
-    let Some(program) = named.into_iter().chain(in_dir).chain(in_path).find(|program| program.is_file()) else {
-        println!("Not run: valkey-server is absent (KVICK_TEST_VALKEY, VALKEY_BIN_DIR, PATH)");
-        return None;
-    };
-    let version = Command::new(&program).arg("--version").output().expect("its version");
-    let version = String::from_utf8_lossy(&version.stdout).into_owned();
-    let major = version.split(" v=").nth(1).and_then(|rest| rest.split('.').next()?.parse::<u32>().ok());
-    if major.is_none_or(|major| major < 9) {
-        println!("Not run: {} is older than 9.0: {version}", program.display());
-        return None;
-    }
-    Some(program)
+    kvick_testing::programs::valkey_server((9, 0))
 }
 
 impl Node {
     /// Starts a node in a directory of its own, and waits until it answers.
     pub fn start(program: &Path, args: &[&str]) -> Node {
-        let (port, bus_port) = (free_port(), free_port());
+        Node::start_at(program, args, node_port(), node_port())
+    }
+
+    /// The same at given ports.
+    fn start_at(program: &Path, args: &[&str], port: u16, bus_port: u16) -> Node {
         let dir = tempfile::tempdir().expect("a directory");
         let mut all: Vec<String> = Vec::new();
         for (name, value) in [
@@ -84,10 +74,32 @@ impl Node {
         let _ = self.child.wait();
     }
 
+    /// Sends the process a signal.
+    pub fn signal(&self, number: i32) {
+        // SAFETY: the process is a child that was not waited for, so the number is still its own.
+        assert_eq!(unsafe { libc::kill(self.child.id() as i32, number) }, 0);
+    }
+
     /// Starts it again after it was killed.
     pub fn restart(&mut self) {
         self.child = spawn(&self.program, &self.args);
         self.wait_for_start();
+    }
+
+    /// Starts another node at the address of this one, which was killed. This one gets another address.
+    pub fn give_address_away(&mut self, args: &[&str]) -> Node {
+        let bus_port = bus_port(self).parse().expect("a port");
+        let stranger = Node::start_at(&self.program, args, self.port, bus_port);
+        self.port = node_port();
+        self.set("--port", &self.port.to_string());
+        self.set("--cluster-port", &node_port().to_string());
+        stranger
+    }
+
+    /// Changes an argument for the next start.
+    pub fn set(&mut self, name: &str, value: &str) {
+        let at = self.args.iter().rposition(|arg| arg == name).expect("an argument");
+        value.clone_into(&mut self.args[at + 1]);
     }
 
     /// Its log.
@@ -154,6 +166,20 @@ fn spawn(program: &Path, args: &[String]) -> Child {
     let mut command = Command::new(program);
     command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.spawn().expect("the program of a node")
+}
+
+/// A free port for a node, outside of the range that the system gives to outgoing connections: those of others could
+/// take the port while the node is down.
+fn node_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    // Test processes run at the same time.
+    let first = (std::process::id() * 131 % 20_000) as u16;
+    loop {
+        let port = 10_000 + (first + NEXT.fetch_add(1, Ordering::Relaxed)) % 20_000;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// Joins primaries, which share the slots evenly, with a replica for each of `replicas`, in order.

@@ -145,16 +145,17 @@ impl Db<'_> {
         found
     }
 
-    /// About `count` keys of a slot as they are, also hidden or expired ones; fewer only if there are no more. The
-    /// slot's partition must be locked. For cluster mode.
-    pub fn any_keys_in_slot(&self, slot: u16, count: usize) -> Vec<Vec<u8>> {
+    /// About `count` keys of a slot as they are, also hidden or expired ones, from `position` on, which is 0 at first.
+    /// Also returns the position to continue from; `None` at the end. All calls together return every key that is there
+    /// all the time. The slot's partition must be locked. For cluster mode.
+    pub fn keys_in_slot_from(&self, slot: u16, position: u64, count: usize) -> (Vec<Vec<u8>>, Option<u64>) {
         let partition = self.locked.partition(self.keyspace().slot_address(self.number, slot));
         let mut found = Vec::new();
-        let mut position = Some(0);
+        let mut position = Some(position);
         while let Some(from) = position.filter(|_| found.len() < count) {
             position = partition.scan(from, |entry| found.push(entry.key().to_vec()));
         }
-        found
+        (found, position)
     }
 
     /// Deletes the keys of a slot in this database and returns their number. With `lazy`, large values are freed in the

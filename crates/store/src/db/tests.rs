@@ -165,3 +165,41 @@ fn keys_of_a_slot_are_counted_listed_and_flushed() {
     assert_eq!((db.keys_in_slot(a, 1).len(), keyspace.slot_len(0, a), keyspace.len(0)), (0, 0, others));
     assert_eq!(db.flush_slot(a, true, false), 0);
 }
+
+#[test]
+fn hidden_keys_are_flushed_although_they_are_not_counted() {
+    use crate::slot::{SLOTS, slot};
+    let keyspace = Keyspace::leak(2, SLOTS.into(), KeyHasher::with_secret(1, 2).by_slot());
+    let (access, counters, mut effects) = (Access::default(), Counters::default(), Effects::default());
+    let mut locked = keyspace.lock_global();
+    let env = Env::command(1_700_000_000_000, &access, &counters, &mut effects);
+    let mut db = Db::new(&mut locked, 0, env);
+    db.set_bytes(db.key(b"{a}1"), b"v", Expiry::None);
+    let a = slot(b"a");
+    keyspace.set_hidden([usize::from(a)].into_iter(), true);
+    assert_eq!((keyspace.len(0), keyspace.slot_len(0, a)), (0, 1));
+    assert_eq!(db.flush(0, false), 0);
+    keyspace.set_hidden([usize::from(a)].into_iter(), false);
+    assert_eq!((keyspace.len(0), keyspace.slot_len(0, a)), (0, 0));
+}
+
+#[test]
+fn keys_of_a_slot_are_listed_in_pieces_while_they_are_deleted() {
+    use crate::slot::{SLOTS, slot};
+    let keyspace = Keyspace::leak(1, SLOTS.into(), KeyHasher::with_secret(1, 2).by_slot());
+    let (access, counters, mut effects) = (Access::default(), Counters::default(), Effects::default());
+    let mut locked = keyspace.lock_global();
+    let env = Env::command(1_700_000_000_000, &access, &counters, &mut effects);
+    let mut db = Db::new(&mut locked, 0, env);
+    for n in 0..1000 {
+        db.set_bytes(db.key(format!("{{a}}{n}").as_bytes()), b"v", Expiry::None);
+    }
+    let (mut position, mut pieces) = (Some(0), 0);
+    while let Some(from) = position {
+        let (keys, next) = db.keys_in_slot_from(slot(b"a"), from, 32);
+        assert!(keys.len() < 100, "{} keys at once", keys.len());
+        keys.iter().for_each(|key| assert!(db.remove(db.key(key), false)));
+        (position, pieces) = (next, pieces + 1);
+    }
+    assert!(pieces > 10 && keyspace.len(0) == 0, "{pieces} pieces");
+}

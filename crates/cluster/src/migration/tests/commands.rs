@@ -42,7 +42,7 @@ fn migrate_refuses_as_valkey_does() {
         assert_eq!(result.expect_err(text).to_string(), expected, "{text}");
     }
     assert_eq!(world.source.jobs.iter().count(), 1, "a refused command starts nothing");
-    let valid = words("SLOTSRANGE 0 0 2 3 NODE N1 slotsrange 1 1 node N2", &nodes);
+    let valid = words("SLOTSRANGE\0 0 0 2 3 NODE N1 slotsrange 1 1 node N2", &nodes);
     let mut names = [name(1), name(2)].into_iter();
     let mut new_name = || names.next().expect("two jobs");
     world.source.call(0, |jobs, context| jobs.migrate(&valid, "c", &mut new_name, context)).expect("valid");

@@ -264,6 +264,20 @@ fn lost_link_after_the_grant_keeps_writes_paused_until_the_owner_is_known() {
 }
 
 #[test]
+fn import_without_keys_ends_at_once_so_that_the_next_one_can_begin() {
+    for (has_keys, expected) in [(true, State::ImportCleaningUp), (false, State::Failed)] {
+        let mut world = World::migrating();
+        while world.target.state() != Some(State::ImportReceivingSnapshot) {
+            assert!(world.step());
+        }
+        world.target.view.has_keys = has_keys;
+        let now_ms = world.now_ms;
+        world.target.call(now_ms, |jobs, context| jobs.received(name(7), Message::Paused, context));
+        assert_eq!(world.target.state(), Some(expected));
+    }
+}
+
+#[test]
 fn messages_out_of_turn_fail_the_job() {
     let wrong_for_target = [
         (State::ExportReadingEstablishReply, Message::SnapshotEof),

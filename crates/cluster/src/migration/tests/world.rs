@@ -32,13 +32,23 @@ pub struct View {
     pub imports_manually: bool,
     pub migrates_manually: bool,
     pub deleting: Option<u16>,
+    pub has_keys: bool,
 }
 
 impl View {
     pub fn new(me: u8) -> View {
         let owners = (0..300).map(|slot| (slot, (slot / 100) as u8)).collect();
         let peers = BTreeSet::from([0, 1, 2]);
-        View { me, is_primary: true, owners, peers, imports_manually: false, migrates_manually: false, deleting: None }
+        View {
+            me,
+            is_primary: true,
+            owners,
+            peers,
+            imports_manually: false,
+            migrates_manually: false,
+            deleting: None,
+            has_keys: true,
+        }
     }
 
     pub fn give(&mut self, slots: &RangeList, to: u8) {
@@ -69,6 +79,10 @@ impl Topology for View {
 
     fn deletes(&self, slot: u16) -> bool {
         self.deleting == Some(slot)
+    }
+
+    fn has_keys(&self, _: u16) -> bool {
+        self.has_keys
     }
 
     fn imports_manually(&self) -> bool {

@@ -112,9 +112,9 @@ impl Connection {
         self.output.extend_from_slice(bytes);
     }
 
-    /// The bytes to be sent, for appending.
-    pub(super) fn output(&mut self) -> &mut Vec<u8> {
-        &mut self.output
+    /// Memory of the buffers, in bytes.
+    pub(super) fn memory(&self) -> usize {
+        self.output.capacity() + self.input.capacity()
     }
 
     /// Bytes that were not given to the socket.
@@ -140,6 +140,7 @@ impl Connection {
                 Ok(0) => return Err(Lost("the target takes no more bytes".into())),
                 Ok(written) => {
                     self.sent += written;
+                    self.core.replication.counts.slot_bytes_out.fetch_add(written as u64, Ordering::Relaxed);
                     self.progressed_at = Instant::now();
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {

@@ -67,6 +67,7 @@ pub(super) fn start(core: &'static ReplicatedCore, job: JobName, address: String
     let (sender, orders) = mpsc::channel();
     std::thread::Builder::new().name("slot-export".into()).spawn(move || {
         kvick_runtime::memory::register_thread();
+        kvick_runtime::time_slice::shorten();
         let migration = &core.slot_migration;
         let connection = match Connection::open(core, &address, port, woken) {
             Ok(connection) => connection,
@@ -170,7 +171,7 @@ impl Export {
                 stream.report(&mut self.connection, &self.info)?;
             }
             let wait = if feeds { FEEDING_WAIT } else { IDLE_WAIT };
-            let has_more = self.stream.as_ref().is_some_and(Stream::has_more) && self.connection.has_room();
+            let has_more = self.stream.as_ref().is_some_and(|stream| stream.has_more(&self.connection));
             self.connection.wait(if has_more { Duration::ZERO } else { wait });
         }
     }
@@ -327,6 +328,7 @@ impl Export {
         self.connection.write()?;
         self.check_killed()?;
         if let Some(stream) = &mut self.stream {
+            stream.feed(&mut self.connection)?;
             stream.report(&mut self.connection, &self.info)?;
         }
         if !wait.is_zero() {

@@ -1,4 +1,7 @@
 //! The writes to the slots, from the write log to the target.
+//!
+//! The log contains the writes to all slots. The export filters the writes to its slots at once, and buffers them until
+//! the snapshot is sent and the target accepts them. So writes to other slots do not count as bytes left to send.
 
 use super::super::filter::{Filter, Unfit};
 use super::super::throttle::{Band, Throttle};
@@ -12,8 +15,12 @@ use kvick_core::clients::ClientInfo;
 use kvick_core::message;
 use kvick_runtime::logging;
 use kvick_store::log::Follower;
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+
+/// Bytes of the log that are examined before the connection is served again.
+const TAKEN_AT_ONCE: u64 = 1024 * 1024;
 
 /// Bytes that any network carries within a few milliseconds.
 const CLOSE_BYTES: u64 = 64 * 1024;
@@ -30,6 +37,9 @@ const LITTLE_FOR: Duration = Duration::from_millis(100);
 /// How long the target may lag before writes pause nevertheless.
 const PATIENCE_MAX: Duration = Duration::from_secs(6);
 
+/// The part of the time for which writers are held from which on the log and GETSLOTMIGRATIONS say so.
+const SHARE_SHOWN_MIN: f64 = 0.01;
+
 /// How often the log says that writers are slowed.
 const SLOWED_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -43,6 +53,9 @@ pub(super) struct Stream {
     follower: Option<Follower>,
     /// Whether the snapshot was sent.
     has_begun: bool,
+    /// Writes to the slots that were taken from the log, in pieces.
+    pending: VecDeque<Vec<u8>>,
+    pending_bytes: usize,
     /// The offset of the log at which writes were paused, until PAUSED was sent.
     pause_at: Option<u64>,
     is_paused: bool,
@@ -74,6 +87,8 @@ impl Stream {
             slots,
             follower: Some(follower),
             has_begun: false,
+            pending: VecDeque::new(),
+            pending_bytes: 0,
             pause_at: None,
             is_paused: false,
             throttle: Throttle::new(now),
@@ -99,6 +114,7 @@ impl Stream {
     /// Nothing more is sent.
     pub(super) fn end(&mut self) {
         self.follower = None;
+        self.forget_pending();
     }
 
     /// Holds writes to the slots, and sends PAUSED after all writes so far.
@@ -117,40 +133,72 @@ impl Stream {
         (self.is_paused, self.pause_at, self.slows) = (false, None, false);
     }
 
-    /// Whether the log has bytes that were not taken.
-    pub(super) fn has_more(&self) -> bool {
-        self.has_begun && self.lag() > 0
+    /// Whether there is something to take from the log, or to give to a connection that has room.
+    pub(super) fn has_more(&self, connection: &Connection) -> bool {
+        self.lag() > 0 || (self.has_begun && !self.pending.is_empty() && connection.has_room())
     }
 
     fn lag(&self) -> u64 {
         self.follower.as_ref().map_or(0, Follower::lag)
     }
 
-    /// Takes bytes from the log while there is room.
+    /// Takes the writes to the slots from the log, and passes them on if the snapshot was sent and there is room.
     pub(super) fn feed(&mut self, connection: &mut Connection) -> Result<(), Lost> {
+        self.take()?;
         if !self.has_begun {
             return Ok(());
         }
         while connection.has_room()
-            && let Some(follower) = &mut self.follower
+            && let Some(piece) = self.pending.pop_front()
         {
-            let until = self.pause_at.unwrap_or(u64::MAX);
-            let Ok(piece) = follower.next(until) else { return Err(Lost("the write log begins anew".into())) };
-            let Some(piece) = piece else { break };
-            self.taken += piece.len() as u64;
-            if let Err(unfit) = self.filter.feed(&piece, connection.output()) {
-                self.fail(unfit);
-                self.follower = None;
-                return Ok(());
-            }
+            self.count_pending(self.pending_bytes - piece.len());
+            connection.send(&piece);
         }
         if let (Some(at), Some(follower)) = (self.pause_at, &self.follower)
             && follower.offset() >= at
+            && self.pending.is_empty()
         {
             self.pause_at = None;
             connection.send(&Message::Paused.encode());
         }
         Ok(())
+    }
+
+    /// Takes the writes to the slots from the log, up to a limit per call.
+    fn take(&mut self) -> Result<(), Lost> {
+        let before = self.taken;
+        while self.taken - before < TAKEN_AT_ONCE
+            && let Some(follower) = &mut self.follower
+        {
+            let until = self.pause_at.unwrap_or(u64::MAX);
+            let Ok(bytes) = follower.next(until) else { return Err(Lost("the write log begins anew".into())) };
+            let Some(bytes) = bytes else { return Ok(()) };
+            self.taken += bytes.len() as u64;
+            let mut piece = Vec::new();
+            if let Err(unfit) = self.filter.feed(&bytes, &mut piece) {
+                self.fail(unfit);
+                self.follower = None;
+                self.forget_pending();
+                return Ok(());
+            }
+            if !piece.is_empty() {
+                self.count_pending(self.pending_bytes + piece.len());
+                self.pending.push_back(piece);
+            }
+        }
+        Ok(())
+    }
+
+    fn forget_pending(&mut self) {
+        self.pending.clear();
+        self.count_pending(0);
+    }
+
+    /// Eviction must not count what waits for the target: evicting keys would only add to it.
+    fn count_pending(&mut self, bytes: usize) {
+        self.core.snapshot_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.core.snapshot_bytes.fetch_sub(self.pending_bytes, Ordering::Relaxed);
+        self.pending_bytes = bytes;
     }
 
     fn fail(&self, unfit: Unfit) {
@@ -165,8 +213,9 @@ impl Stream {
     /// Tells the job how much is left, fails if it is too much, and slows writers if necessary.
     pub(super) fn report(&mut self, connection: &mut Connection, info: &ClientInfo) -> Result<(), Lost> {
         let now = Instant::now();
-        let remaining = self.lag() + connection.unsent() as u64;
+        let remaining = self.lag() + (self.pending_bytes + connection.unsent()) as u64;
         info.output.store(usize::try_from(remaining).unwrap_or(usize::MAX), Ordering::Relaxed);
+        info.output_memory.store(connection.memory() + self.pending_bytes, Ordering::Relaxed);
         self.check_limits(remaining, info, now)?;
         let state = self.core.slot_migration.view(|jobs| jobs.get(self.job).map(|job| job.state()));
         let waits = state == Some(State::ExportWaitingToPause);
@@ -263,7 +312,7 @@ impl Stream {
 
     fn show_slowed(&mut self, remaining: u64, now: Instant) {
         let share = self.throttle.share();
-        let is_slowed = share > 0.0;
+        let is_slowed = share >= SHARE_SHOWN_MIN;
         let log_is_due = self.slowed_logged_at.is_none_or(|at| now.duration_since(at) >= SLOWED_LOG_INTERVAL);
         if is_slowed && log_is_due {
             self.slowed_logged_at = Some(now);
@@ -289,6 +338,7 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
+        self.forget_pending();
         if self.slows && !self.is_paused {
             self.release();
         }

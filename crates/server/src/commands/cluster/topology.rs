@@ -16,7 +16,7 @@ fn view(cx: &Session<'_>) -> ClientView {
 /// CLUSTER NODES
 pub fn nodes(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     let (node, client) = (node(cx)?, view(cx));
-    let text = node.read(|cluster, facts| cluster.nodes_text(client, facts));
+    let text = node.read(|cluster, facts| cluster.shared_nodes_text(client, facts));
     cx.reply.verbatim(text.as_bytes(), "txt");
     Ok(())
 }

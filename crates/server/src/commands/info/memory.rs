@@ -30,7 +30,8 @@ pub fn write(context: &Context, page: &mut Page) {
     page.field("mem_clients_slaves", overview.replicas);
     page.field("mem_clients_normal", overview.clients);
     page.field("mem_cluster_links", server.cluster().map_or(0, |cluster| cluster.bus().links_memory()));
-    page.fields(["mem_cluster_slot_import", "mem_cluster_slot_export"].map(|name| (name, 0)));
+    page.field("mem_cluster_slot_import", overview.slot_imports);
+    page.field("mem_cluster_slot_export", overview.slot_exports);
     page.field("mem_aof_buffer", 0);
     page.field("mem_allocator", version::allocator());
     page.field("mem_overhead_db_hashtable_rehashing", 0);

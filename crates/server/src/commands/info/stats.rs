@@ -32,11 +32,15 @@ fn write_traffic(context: &Context, totals: &Totals, page: &mut Page) {
     page.field("total_commands_processed", totals.requests);
     page.field("instantaneous_ops_per_sec", rates.requests);
     page.field("total_net_input_bytes", totals.bytes_in);
-    page.field("total_net_output_bytes", totals.bytes_out);
     let counts = &context.server.replication.counts;
+    context.server.slot_migration.count_imported(context.server);
+    let [slot_bytes_in, slot_bytes_out] =
+        [&counts.slot_bytes_in, &counts.slot_bytes_out].map(|count| count.load(Ordering::Relaxed));
+    page.field("total_net_output_bytes", totals.bytes_out + slot_bytes_out);
     page.field("total_net_repl_input_bytes", counts.bytes_in.load(Ordering::Relaxed));
     page.field("total_net_repl_output_bytes", counts.bytes_out.load(Ordering::Relaxed));
-    page.fields(["total_net_cluster_slot_import_bytes", "total_net_cluster_slot_export_bytes"].map(|name| (name, 0)));
+    page.field("total_net_cluster_slot_import_bytes", slot_bytes_in);
+    page.field("total_net_cluster_slot_export_bytes", slot_bytes_out);
     page.field("instantaneous_input_kbps", kilobytes(rates.bytes_in));
     page.field("instantaneous_output_kbps", kilobytes(rates.bytes_out));
     page.fields(["instantaneous_input_repl_kbps", "instantaneous_output_repl_kbps"].map(|name| (name, "0.00")));

@@ -92,7 +92,7 @@ impl Options {
                     let port = parse_i64(port).ok_or(Error::NOT_INTEGER)?;
                     let no_replica = Error::text("ERR FAILOVER target HOST and PORT is not a replica.");
                     let port = u16::try_from(port).map_err(|_| no_replica)?;
-                    options.target = Some(Target { host: String::from_utf8_lossy(host).into_owned(), port });
+                    options.target = Some(Target::at(String::from_utf8_lossy(host), port));
                     at += 3;
                 }
                 _ if is(b"force") && !options.is_forced => {

@@ -1,5 +1,6 @@
 //! PSYNC and SYNC: a replica requests synchronisation.
 
+use crate::server::HasServer;
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};
 use kvick_config::tables::logging::HIDE_USER_DATA_FROM_LOG;
@@ -57,6 +58,9 @@ fn psync(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     }
     if upstream.is_replica() && !upstream.is_connected() {
         return Err(Error::text("NOMASTERLINK Can't SYNC while not connected with my master"));
+    }
+    if cx.server().cluster().is_some_and(|cluster| !cluster.has_data_for_replicas()) {
+        return Err(Error::text("NOMASTERLINK Can't SYNC while waiting for a replica to take over"));
     }
     let info = &cx.client.info;
     let replica = cx.client.replica.get_or_insert_with(|| Arc::new(Replica::new(info.clone()))).clone();

@@ -63,7 +63,7 @@ fn replicaof(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     }
     let port = parse_i64(&args[2]).ok_or(Error::text("ERR Invalid master port"))?;
     let port = u16::try_from(port).map_err(|_| Error::text("ERR Invalid master port"))?;
-    let target = Target { host: String::from_utf8_lossy(&args[1]).into_owned(), port };
+    let target = Target::at(String::from_utf8_lossy(&args[1]), port);
     if cx.server.replication.upstream.target().as_ref() == Some(&target) {
         cx.reply.simple("OK Already connected to specified master");
         return Ok(());

@@ -1,0 +1,58 @@
+//! Short time slices for threads that others wait for.
+//!
+//! A thread that has to run for some microseconds only, but that clients wait for, should not wait until another thread
+//! has used up its time slice of milliseconds. Linux lets it run earlier if it asks for a short slice itself; its share
+//! of the processors stays the same. Kernels before 6.12 ignore the request.
+
+/// The slice, in nanoseconds: a tenth of a millisecond is the least that Linux grants.
+const SHORT_NS: u64 = 100_000;
+
+/// The parameters of `sched_setattr(2)`, in the version that has 48 bytes.
+#[repr(C)]
+struct Attributes {
+    size: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    /// With the normal policy: the time slice.
+    runtime: u64,
+    deadline: u64,
+    period: u64,
+}
+
+/// Gives the calling thread short time slices, unless it runs under another policy than the normal one.
+pub fn shorten() {
+    // SAFETY: these calls have no memory of this process as arguments.
+    let (policy, nice) = unsafe { (libc::sched_getscheduler(0), libc::getpriority(libc::PRIO_PROCESS, 0)) };
+    if policy != libc::SCHED_OTHER {
+        return;
+    }
+    let attributes = Attributes {
+        size: size_of::<Attributes>() as u32,
+        policy: libc::SCHED_OTHER as u32,
+        flags: 0,
+        nice,
+        priority: 0,
+        runtime: SHORT_NS,
+        deadline: 0,
+        period: 0,
+    };
+    // SAFETY: the pointer refers to attributes of the size that they state, which live through the call. A refusal
+    // leaves the thread as it is.
+    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_accepts_the_request_and_keeps_the_priority() {
+        // SAFETY: no memory of this process is an argument.
+        let nice = || unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
+        let before = nice();
+        shorten();
+        assert_eq!(nice(), before);
+    }
+}
