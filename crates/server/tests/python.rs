@@ -4,29 +4,12 @@
 mod common;
 
 use common::{Server, for_workers};
-use std::io::Write;
+use kvick_testing::programs::python;
 use std::path::Path;
 use std::process::Command;
 
-/// The interpreter to use, which `.ci/run` gives packages of its own.
-const PYTHON: &str = "KVICK_TEST_PYTHON";
 /// Entries that consumer groups read, for each library and protocol.
 const ENTRIES: usize = 2_000;
-
-/// The interpreter, if it runs and has both packages.
-fn python() -> Option<String> {
-    let named = std::env::var(PYTHON);
-    let python = named.clone().unwrap_or_else(|_| "python3".to_owned());
-    let tried = Command::new(&python).args(["-c", "import redis, valkey"]).output();
-    if tried.is_ok_and(|tried| tried.status.success()) {
-        return Some(python);
-    }
-    assert!(named.is_err(), "{PYTHON} is set, but {python} does not have the packages `valkey` and `redis`");
-    // Written directly, since a test's own output is shown only if it fails.
-    let why = "with the packages `valkey` and `redis` is absent";
-    writeln!(std::io::stderr(), "LEFT OUT: {python} {why}; set {PYTHON} to one that has them.").expect("stderr");
-    None
-}
 
 /// Runs a script against a server.
 fn run(python: &str, script: &str, server: &Server, args: &[String]) {

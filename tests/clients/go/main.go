@@ -1,6 +1,7 @@
 // Checks documented features of go-redis and valkey-go against a server.
 //
-// Usage: checks PORT TLS-PORT FOLDER, where FOLDER contains ca.crt, own.crt and own.key.
+// Usage: checks PORT TLS-PORT FOLDER, where FOLDER contains ca.crt, own.crt and own.key. For their cluster modes:
+// checks cluster PORT TAGS MOVING, see cluster.go.
 package main
 
 import (
@@ -70,15 +71,20 @@ func run(library string, checks []check, at server) bool {
 	return holds
 }
 
-func attempt(check check, at server) (result string) {
+func attempt(check check, at server) string {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
+	return reported(func() { check.run(ctx, at) })
+}
+
+// reported runs a check, and returns "ok" or its failure.
+func reported(check func()) (result string) {
 	defer func() {
 		if reason := recover(); reason != nil {
 			result = "FAIL: " + strings.Join(strings.Fields(fmt.Sprint(reason)), " ")
 		}
 	}()
-	check.run(ctx, at)
+	check()
 	return "ok"
 }
 
@@ -92,6 +98,10 @@ func connection(port, tlsPort, directory string) server {
 }
 
 func main() {
+	if os.Args[1] == "cluster" {
+		runCluster(os.Args[2], os.Args[3], os.Args[4])
+		return
+	}
 	at := connection(os.Args[1], os.Args[2], os.Args[3])
 	run("go-redis", goRedis, at)
 	run("valkey-go", valkeyGo, at)

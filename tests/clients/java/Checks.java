@@ -14,8 +14,8 @@ import java.util.concurrent.TimeoutException;
  * <p>Usage: Checks PORT TLS-PORT FOLDER, where FOLDER contains ca.crt and own.p12.
  */
 public final class Checks {
-    /** Timeout of a check in seconds. */
-    static final int PATIENCE_S = 60;
+    /** Timeout of a check. */
+    static final long PATIENCE_MS = 60_000;
 
     /** Password of own.p12. */
     static final char[] PASSWORD = "password".toCharArray();
@@ -36,7 +36,8 @@ public final class Checks {
             checks.put(name, body);
         }
 
-        void run(String library, Body before) {
+        /** Runs the checks with this timeout, each after `before`, and prints their results. */
+        void run(String library, long patienceMs, Body before) {
             ExecutorService threads = Executors.newCachedThreadPool(Checks::daemon);
             checks.forEach((name, body) -> {
                 String result = "ok";
@@ -45,9 +46,9 @@ public final class Checks {
                     threads.submit(() -> {
                         body.run();
                         return null;
-                    }).get(PATIENCE_S, TimeUnit.SECONDS);
+                    }).get(patienceMs, TimeUnit.MILLISECONDS);
                 } catch (TimeoutException late) {
-                    result = "FAIL: timeout after " + PATIENCE_S + " s";
+                    result = "FAIL: timeout after " + patienceMs + " ms";
                 } catch (ExecutionException failed) {
                     failed.getCause().printStackTrace();
                     result = "FAIL: " + words(failed.getCause());
@@ -98,9 +99,9 @@ public final class Checks {
         Server server = new Server(
             Integer.parseInt(args[0]), Integer.parseInt(args[1]), new File(directory, "ca.crt"), new File(directory, "own.p12"));
         JedisChecks jedis = new JedisChecks(server);
-        jedis.suite().run("jedis", jedis::flush);
+        jedis.suite().run("jedis", PATIENCE_MS, jedis::flush);
         LettuceChecks lettuce = new LettuceChecks(server);
-        lettuce.suite().run("lettuce", jedis::flush);
+        lettuce.suite().run("lettuce", PATIENCE_MS, jedis::flush);
         System.exit(0);
     }
 }
