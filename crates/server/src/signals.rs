@@ -55,9 +55,7 @@ fn shut_down(server: &Server, signal: libc::c_int) {
         // SAFETY: ends the process without running anything of it.
         unsafe { libc::_exit(1) };
     }
-    // Set before the log line: a client that sees the line can withdraw the request.
-    server.shutdown.record(signal);
-    logging::warning(format_args!("Received {name} scheduling shutdown..."));
+    server.shutdown.record(signal, || logging::warning(format_args!("Received {name} scheduling shutdown...")));
 }
 
 fn handled_signals() -> libc::sigset_t {

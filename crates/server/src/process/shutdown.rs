@@ -34,6 +34,8 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 pub struct Request {
     /// The signal's number; 0 for none.
     signal: AtomicI32,
+    /// Held while a signal is recorded and logged, so that the line precedes those of the shutdown.
+    recording: Mutex<()>,
     /// Whether it is being handled, which takes time if the data set is saved.
     is_saving: AtomicBool,
     /// A shutdown that waits for replicas.
@@ -63,9 +65,12 @@ pub struct PendingClient {
 pub const REFUSED: &str = "ERR Errors trying to SHUTDOWN. Check logs.";
 
 impl Request {
-    /// Records a signal.
-    pub fn record(&self, signal: i32) {
+    /// Records a signal and logs it. The shutdown does not begin before `log` returns; a client that sees the line can
+    /// withdraw the request.
+    pub fn record(&self, signal: i32, log: impl FnOnce()) {
+        let _recording = self.recording.lock();
         self.signal.store(signal, Ordering::Relaxed);
+        log();
     }
 
     /// Whether a signal's request has not been handled yet.
@@ -90,6 +95,10 @@ impl Request {
 
     /// Takes the request; the signal's number if there was one.
     pub fn take(&self) -> Option<i32> {
+        if !self.is_requested() {
+            return None;
+        }
+        let _recording = self.recording.lock();
         Some(self.signal.swap(0, Ordering::Relaxed)).filter(|signal| *signal != 0)
     }
 }
@@ -326,9 +335,25 @@ mod tests {
     fn a_request_is_executed_or_withdrawn_once() {
         let request = Request::default();
         assert!(!request.is_requested() && request.take().is_none());
-        request.record(libc::SIGTERM);
+        request.record(libc::SIGTERM, || ());
         assert!(request.is_requested());
         assert_eq!(request.take(), Some(libc::SIGTERM));
         assert!(!request.is_requested() && request.take().is_none());
+    }
+
+    #[test]
+    fn a_request_is_logged_before_it_is_executed() {
+        let request = Request::default();
+        let is_logged = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            request.record(libc::SIGTERM, || {
+                scope.spawn(|| {
+                    assert_eq!(request.take(), Some(libc::SIGTERM));
+                    assert!(is_logged.load(Ordering::SeqCst));
+                });
+                std::thread::yield_now();
+                is_logged.store(true, Ordering::SeqCst);
+            });
+        });
     }
 }
