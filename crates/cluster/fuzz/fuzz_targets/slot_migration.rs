@@ -139,6 +139,7 @@ impl Effects {
                     Action::PauseWrites { job, .. } => assert!(self.paused.insert(*job.as_bytes())),
                     Action::ResumeWrites { job, .. } => assert!(self.paused.remove(job.as_bytes())),
                     Action::SetImporting { slots, importing } => self.hide(&slots, importing),
+                    Action::AwaitReplicas { job, .. } => jobs.replicated(job),
                     Action::Claim { job, .. } => jobs.claimed(job, context.topology.is_primary(), context),
                     Action::DeleteKeys { job, number, .. } => jobs.cleaned(job, number, context),
                     _ => {}

@@ -87,6 +87,14 @@ pub enum Action {
         /// Whether to hide them.
         importing: bool,
     },
+    /// Answer with [`Jobs::replicated`](super::Jobs::replicated) when so many replicas have acknowledged all commands
+    /// that this node has executed so far.
+    AwaitReplicas {
+        /// The job.
+        job: JobName,
+        /// How many replicas.
+        replicas: u64,
+    },
     /// Make this node the owner of the slots with a new epoch, tell all nodes, and answer with
     /// [`Jobs::claimed`](super::Jobs::claimed).
     Claim {

@@ -157,20 +157,50 @@ impl Jobs {
             "Slot migration {description} successfully received slot snapshot. Beginning incremental stream..."
         );
         self.notice(line);
-        self.send(index, Message::RequestPause);
         self.enter(index, State::ImportWaitingForPaused, context);
+        self.await_replicas(index, context);
     }
 
     pub(super) fn paused(&mut self, index: usize, context: &Context<'_>) {
-        if self.jobs[index].state != State::ImportWaitingForPaused {
+        let job = &self.jobs[index];
+        if job.state != State::ImportWaitingForPaused || job.awaits_replicas_since_s.is_some() {
             return self.fail_unexpected(index, "PAUSED from", "but we did not wait for it.", context);
         }
-        self.send(index, Message::RequestFailover);
         self.enter(index, State::ImportFailoverRequested, context);
+        self.await_replicas(index, context);
+    }
+
+    /// Continues when enough replicas have what was received so far: at once if none have to.
+    fn await_replicas(&mut self, index: usize, context: &Context<'_>) {
+        let replicas = context.settings.takeover_replicas;
+        if replicas == 0 {
+            return self.request_next(index);
+        }
+        let job = &mut self.jobs[index];
+        job.awaits_replicas_since_s = Some(context.now_s());
+        let action = Action::AwaitReplicas { job: job.name, replicas };
+        self.actions.push(action);
+    }
+
+    /// Enough replicas have acknowledged what an import has received.
+    pub fn replicated(&mut self, name: JobName) {
+        let Some(index) = self.in_progress(name) else { return };
+        if self.jobs[index].awaits_replicas_since_s.take().is_some() {
+            self.request_next(index);
+        }
+    }
+
+    fn request_next(&mut self, index: usize) {
+        match self.jobs[index].state {
+            State::ImportWaitingForPaused => self.send(index, Message::RequestPause),
+            State::ImportFailoverRequested => self.send(index, Message::RequestFailover),
+            _ => {}
+        }
     }
 
     pub(super) fn failover_granted_to_me(&mut self, index: usize, context: &Context<'_>) {
-        if self.jobs[index].state != State::ImportFailoverRequested {
+        let job = &self.jobs[index];
+        if job.state != State::ImportFailoverRequested || job.awaits_replicas_since_s.is_some() {
             let why = "but we never sent a failover request.";
             return self.fail_unexpected(index, "FAILOVER-GRANTED from", why, context);
         }
@@ -180,6 +210,11 @@ impl Jobs {
 
     pub(super) fn proceed_with_import(&mut self, index: usize, context: &Context<'_>) {
         let job = &mut self.jobs[index];
+        let waited_s = job.awaits_replicas_since_s.map_or(0, |since_s| context.now_s().saturating_sub(since_s));
+        if waited_s > context.settings.repl_timeout_s {
+            let message = "Not enough replicas have acknowledged the slots (cluster-slot-takeover-replicas)";
+            return self.fail(index, message, context);
+        }
         if job.state == State::ImportFailoverGranted && !job.claiming && !context.settings.prevent_failover {
             job.claiming = true;
             let action = Action::Claim { job: job.name, slots: job.ranges.clone() };

@@ -71,6 +71,8 @@ pub struct Job {
     pub(super) tracking_only: bool,
     /// Import: the slots are being claimed.
     pub(super) claiming: bool,
+    /// Import: since when it waits for replicas, in Unix seconds.
+    pub(super) awaits_replicas_since_s: Option<u64>,
     /// Export: bytes that are left to send.
     pub(super) remaining_bytes: u64,
 }
@@ -217,6 +219,7 @@ impl Job {
             cleanup: 0,
             tracking_only: false,
             claiming: false,
+            awaits_replicas_since_s: None,
             remaining_bytes: 0,
         }
     }

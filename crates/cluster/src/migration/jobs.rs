@@ -299,7 +299,7 @@ impl Jobs {
     pub(super) fn finish(&mut self, index: usize, state: State, message: Option<String>, context: &Context<'_>) {
         let job = &mut self.jobs[index];
         job.message = message;
-        job.claiming = false;
+        (job.claiming, job.awaits_replicas_since_s) = (false, None);
         let (name, slots) = (job.name, job.ranges.clone());
         let disconnects = job.state.is_in_progress() && !job.tracking_only;
         self.resume_writes(index);

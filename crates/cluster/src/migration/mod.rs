@@ -22,6 +22,9 @@
 //! Whoever calls it carries out the actions in order, outside of any lock that protects the jobs. A replica and the
 //! append-only file know only **tracked** imports: they hide the keys of the slots until the primary's FINISH.
 //!
+//! With `cluster-slot-takeover-replicas`, the target sends REQUEST-PAUSE and REQUEST-FAILOVER only when replicas have
+//! acknowledged what it received. The first wait covers the snapshot; writes are held during the second one alone.
+//!
 //! An import that fails on a primary deletes the keys it received before it counts as finished, and only then
 //! announces the end to replicas and the append-only file.
 
@@ -99,6 +102,8 @@ pub struct Settings {
     pub log_max_len: usize,
     /// Whether the target asks for a password (`primaryauth` is set).
     pub authenticates: bool,
+    /// `cluster-slot-takeover-replicas`: an import takes its slots over when so many replicas have acknowledged them.
+    pub takeover_replicas: u64,
     /// DEBUG SLOTMIGRATION PREVENT-PAUSE.
     pub prevent_pause: bool,
     /// DEBUG SLOTMIGRATION PREVENT-FAILOVER.
@@ -113,6 +118,7 @@ impl Default for Settings {
             max_failover_repl_bytes: Some(0),
             log_max_len: 1000,
             authenticates: false,
+            takeover_replicas: 0,
             prevent_pause: false,
             prevent_failover: false,
         }

@@ -33,6 +33,7 @@ theme! {
     CLUSTER_EMPTY_PRIMARY_WAIT: u64 = integer("cluster-empty-primary-wait", 0, I64_MAX, 0).works();
     CLUSTER_FENCE_MINORITY_PRIMARY: bool = boolean("cluster-fence-minority-primary", false).works();
     CLUSTER_RESOLVE_HOSTNAMES: bool = boolean("cluster-resolve-hostnames", false).works();
+    CLUSTER_SLOT_TAKEOVER_REPLICAS: u64 = integer("cluster-slot-takeover-replicas", 0, 1000, 0).works();
     CLUSTER_LINK_SENDBUF_LIMIT: u64 = memory("cluster-link-sendbuf-limit", 0, U64_MAX, 0).works();
     CLUSTER_BLACKLIST_TTL: i64 = integer("cluster-blacklist-ttl", I64_MIN, I64_MAX, 60).works();
     CLUSTER_SLOT_STATS_ENABLED: bool = boolean("cluster-slot-stats-enabled", false).works();

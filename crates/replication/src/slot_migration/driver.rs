@@ -135,6 +135,10 @@ fn perform(core: &'static ReplicatedCore, migration: &'static SlotMigration, act
         Action::Log(Level::Warning, line) => logging::warning(format_args!("{line}")),
         Action::Connect { job, address, port, .. } => connect(core, migration, job, address, port),
         Action::SetImporting { slots, importing } => set_importing(core, &slots, importing),
+        Action::AwaitReplicas { job, replicas } => {
+            migration.waiting.add(core, job, replicas);
+            migration.on_replica_ack(core);
+        }
         Action::Claim { job, slots } => {
             let claimed = migration.membership.get().is_some_and(|membership| membership.claim(&slots));
             migration.with(core, |jobs, context| jobs.claimed(job, claimed, context));
@@ -165,6 +169,7 @@ fn send(core: &ReplicatedCore, handles: &Handles, job: JobName, message: Message
 }
 
 fn disconnect(core: &ReplicatedCore, handles: &Handles, job: JobName) {
+    core.slot_migration.waiting.remove(job);
     handles.order(job, Order::Disconnect);
     handles.exports.lock().retain(|(name, _)| *name != job);
     let mut imports = handles.imports.lock();

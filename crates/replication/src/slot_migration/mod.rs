@@ -18,6 +18,7 @@ mod cleanup;
 mod driver;
 mod export;
 mod filter;
+mod replicas;
 mod throttle;
 
 use crate::ReplicatedCore;
@@ -33,6 +34,7 @@ use kvick_durability::slot_imports::{SlotImport, SlotImports};
 use kvick_runtime::clock;
 use kvick_store::global_lock::Participant;
 use parking_lot::{Condvar, Mutex, RwLock};
+use replicas::WaitingImports;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -61,6 +63,8 @@ pub struct SlotMigration {
     /// Signals that there are actions.
     has_actions: Condvar,
     handles: Handles,
+    /// Imports that wait for replicas.
+    waiting: WaitingImports,
     /// Participants in the global lock that no thread uses at present.
     participants: Mutex<Vec<Participant>>,
     /// DEBUG SLOTMIGRATION PREVENT-PAUSE.
@@ -190,6 +194,7 @@ impl SlotMigration {
             log_max_len: usize::try_from(values.read(cluster::CLUSTER_SLOT_MIGRATION_LOG_MAX_LEN))
                 .unwrap_or(usize::MAX),
             authenticates: values.read(replication::PRIMARYAUTH).is_some(),
+            takeover_replicas: values.read(cluster::CLUSTER_SLOT_TAKEOVER_REPLICAS),
             prevent_pause: self.prevent_pause.load(Ordering::Relaxed),
             prevent_failover: self.prevent_failover.load(Ordering::Relaxed),
         }
@@ -233,6 +238,13 @@ impl SlotMigration {
         import.count(core);
         let job = import.job;
         self.with(core, |jobs, context| jobs.disconnected(job, context));
+    }
+
+    /// A replica has acknowledged more.
+    pub fn on_replica_ack(&self, core: &ReplicatedCore) {
+        for job in self.waiting.take_replicated(core) {
+            self.with(core, |jobs, _| jobs.replicated(job));
+        }
     }
 
     /// Adds what imports have received to the statistics.

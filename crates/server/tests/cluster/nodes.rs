@@ -208,7 +208,8 @@ pub fn form(primaries: &[&Node], replicas: &[&Node]) {
     });
 }
 
-fn bus_port(node: &Node) -> &str {
+/// The port of its bus.
+pub fn bus_port(node: &Node) -> &str {
     let at = node.args.iter().position(|arg| arg == "--cluster-port").expect("a bus port");
     &node.args[at + 1]
 }

@@ -1,6 +1,6 @@
 //! Atomic slot migration between nodes of Kvick: under writes, cancelled, and with nodes that are killed.
 
-use crate::nodes::{Node, form, kvick, wait_for};
+use crate::nodes::{Node, bus_port, form, kvick, wait_for};
 use crate::with_workers;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
 use std::net::{IpAddr, Ipv4Addr};
@@ -284,4 +284,34 @@ fn slots_move_over_tls() {
     migrate(&nodes[0], &nodes[1]);
     wait_for_state(&nodes[0], "success");
     check(&nodes[1], &nodes[0], &keys, &values);
+}
+
+#[test]
+fn slots_are_taken_over_only_when_a_replica_has_them() {
+    with_workers(|args| {
+        let args = [args, &["--cluster-slot-takeover-replicas", "1"]].concat();
+        let start = || Node::start(&kvick(), &args);
+        let (mut target, source, third, replica) = (start(), start(), start(), start());
+        form(&[&target, &source, &third], &[]);
+        let keys: Vec<String> = (0..100).map(|n| format!("{{abc}}{n}")).collect();
+        let slot = kvick_store::slot::slot(keys[0].as_bytes());
+        let owner = [&target, &source, &third][usize::from(slot) * 3 / 16_384];
+        assert_eq!(owner.port, source.port, "the second node owns the slot");
+        keys.iter().for_each(|key| assert_eq!(source.call(&format!("SET {key} {key}")), "OK"));
+        let migrate = format!("CLUSTER MIGRATESLOTS SLOTSRANGE {slot} {slot} NODE {}", target.id());
+        assert_eq!(source.call(&migrate), "OK");
+        wait_for_state(&target, "waiting-for-paused");
+        // Writes go on as long as the target has no replica.
+        assert_eq!(source.call(&format!("SET {} last", keys[0])), "OK");
+        assert_eq!(job(&source).0, "replicating");
+        let meet = format!("CLUSTER MEET 127.0.0.1 {} {}", target.port, bus_port(&target));
+        assert_eq!(replica.call(&meet), "OK");
+        let follow = format!("CLUSTER REPLICATE {}", target.id());
+        wait_for("the replica may follow", || replica.call(&follow) == "OK");
+        wait_for_state(&source, "success");
+        target.kill();
+        wait_for("the replica takes over", || replica.role() == "master" && replica.has_info("cluster_state:ok"));
+        assert_eq!(replica.call(&format!("GET {}", keys[0])), "last");
+        keys[1..].iter().for_each(|key| assert_eq!(&replica.call(&format!("GET {key}")), key));
+    });
 }

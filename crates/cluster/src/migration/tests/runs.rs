@@ -176,3 +176,37 @@ fn finished_jobs_are_forgotten_above_the_limit() {
     world.pass(100);
     assert_eq!(world.source.jobs.iter().count(), 1, "jobs in progress stay");
 }
+
+#[test]
+fn slots_are_taken_over_when_replicas_have_them() {
+    let mut world = World::migrating();
+    world.target.settings.takeover_replicas = 2;
+    world.replicas_answer = false;
+    world.run();
+    let states = |world: &World| (world.source.state(), world.target.state());
+    assert_eq!(states(&world), (Some(State::ExportReplicating), Some(State::ImportWaitingForPaused)));
+    assert!(world.source.paused.is_empty(), "no write waits for the snapshot to reach the replicas");
+    // The last writes.
+    world.target.call(world.now_ms, |jobs, _| jobs.replicated(name(7)));
+    world.settle();
+    world.run();
+    assert_eq!(states(&world), (Some(State::ExportFailoverPaused), Some(State::ImportFailoverRequested)));
+    world.target.call(world.now_ms, |jobs, _| jobs.replicated(name(7)));
+    world.settle();
+    world.run();
+    assert_eq!(states(&world), (Some(State::Success), Some(State::Success)));
+}
+
+#[test]
+fn an_import_without_enough_replicas_fails() {
+    let mut world = World::migrating();
+    world.target.settings.takeover_replicas = 1;
+    world.replicas_answer = false;
+    world.run();
+    world.pass(60_000);
+    assert_eq!(world.target.state(), Some(State::ImportWaitingForPaused));
+    world.pass(2_000);
+    assert_eq!((world.source.state(), world.target.state()), (Some(State::Failed), Some(State::Failed)));
+    assert!(world.target.message().contains("cluster-slot-takeover-replicas"), "{}", world.target.message());
+    assert_eq!(world.source.view.owner(10), Some(id(0)));
+}

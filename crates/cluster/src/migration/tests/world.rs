@@ -147,6 +147,7 @@ pub enum Event {
     SnapshotSent,
     ToTarget(Message),
     ToSource(Message),
+    Replicated,
     Claimed,
     OwnerKnown,
     Cleaned(u64),
@@ -158,6 +159,8 @@ pub struct World {
     pub target: Node,
     pub events: VecDeque<Event>,
     pub connected: bool,
+    /// Whether the replicas of the target acknowledge what they receive.
+    pub replicas_answer: bool,
     pub now_ms: u64,
 }
 
@@ -169,6 +172,7 @@ impl World {
             target: Node::new(1),
             events: VecDeque::new(),
             connected: false,
+            replicas_answer: true,
             now_ms: 1_700_000_000_000,
         };
         world.migrate();
@@ -222,6 +226,10 @@ impl World {
                 side.has_foreign_keys = true;
             }
             Action::SetImporting { slots, importing: false } => side.hidden.retain(|slot| !slots.contains(*slot)),
+            Action::AwaitReplicas { replicas, .. } => {
+                assert_eq!(replicas, side.settings.takeover_replicas);
+                self.events.push_back(Event::Replicated);
+            }
             Action::Claim { slots, .. } => {
                 if side.view.is_primary {
                     side.view.give(&slots, 1);
@@ -296,6 +304,8 @@ impl World {
                 self.source.call(now_ms, |jobs, context| jobs.received(name(7), message, context));
                 self.source.call(now_ms, |jobs, context| jobs.progressed(name(7), Progress::default(), context));
             }
+            Event::Replicated if !self.replicas_answer => {}
+            Event::Replicated => self.target.call(now_ms, |jobs, _| jobs.replicated(name(7))),
             Event::Claimed => {
                 let claimed = self.target.view.is_primary;
                 self.target.call(now_ms, |jobs, context| jobs.claimed(name(7), claimed, context));

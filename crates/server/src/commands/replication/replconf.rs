@@ -101,6 +101,7 @@ fn replconf(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     }
     if moved {
         cx.server.aof.on_replica_ack();
+        cx.server.slot_migration.on_replica_ack(cx.server);
     }
     if is_answered {
         cx.reply.ok();

@@ -1,0 +1,226 @@
+#!/usr/bin/env python3
+"""Atomic migration of slots with 1 GiB of 1 KiB values, compared with Valkey in the same run.
+
+Usage: migration.py [PART...]        (idle, writes; default: both)
+
+    idle    nothing else runs, except the two clients below
+    writes  another process writes pipelined to the slots that move, and follows them
+
+Two nodes of each program, one worker each. The slots move to the second node, and back in the next round. The programs
+take turns, for KVICK_BENCH_ROUNDS rounds each (default: 3). The output is per round: the rate of the migration in MiB/s
+of values; percentiles of the latency of a client that reads one key per millisecond from the first node's other slots;
+the longest wait of a client that writes one key after the other to the slots that move, and follows them.
+
+KVICK_BENCH_MIB sets the size of the data (default: 1024), KVICK_BENCH_RATE the writes per second (default: 20000).
+KVICK_TEST_VALKEY names the Valkey server (default: valkey-server on the PATH), KVICK_SERVER the Kvick server
+(default: target/release/kvick-server).
+"""
+
+import binascii
+import multiprocessing
+import os
+import socket
+import statistics
+import sys
+import time
+
+from durability import reply
+from failover import Node, wait_until
+from measure import Client, encode, kvick, pipelines, valkey
+
+ROUNDS = int(os.environ.get("KVICK_BENCH_ROUNDS", 3))
+MIB = int(os.environ.get("KVICK_BENCH_MIB", 1024))
+RATE = int(os.environ.get("KVICK_BENCH_RATE", 20_000))
+# The slots that move; the others stay with the first node, except the last, which the second node owns.
+MOVING = range(8192)
+VALUE = bytes(65 + at % 26 for at in range(1024))
+PIPELINE = 20
+# A migration that takes longer has failed.
+PATIENCE_S = 180
+
+
+def slot(key):
+    return binascii.crc_hqx(key, 0) % 16384
+
+
+def keys(count, is_moving=True):
+    """Names of keys in slots that move, or in the first node's others."""
+    found, number = [], 0
+    while len(found) < count:
+        key = b"key:%010d" % number
+        number += 1
+        if (slot(key) in MOVING) == is_moving and slot(key) != 16383:
+            found.append(key)
+    return found
+
+
+class Pair:
+    """Two nodes with the data on the first."""
+
+    def __init__(self, program, names):
+        self.nodes = [Node(program), Node(program)]
+        for node, slots, epoch in zip(self.nodes, ("0 16382", "16383 16383"), (1, 2)):
+            node.ask(f"CLUSTER SET-CONFIG-EPOCH {epoch}")
+            node.ask(f"CLUSTER ADDSLOTSRANGE {slots}")
+        self.nodes[0].ask(f"CLUSTER MEET 127.0.0.1 {self.nodes[1].port}")
+        wait_until("the nodes know each other",
+                   lambda: all(node.has("CLUSTER INFO", "cluster_state:ok") for node in self.nodes))
+        self.ids = [node.id() for node in self.nodes]
+        client = Client(self.nodes[0])
+        for pipeline in pipelines([b"SET", name, VALUE] for name in names):
+            client.send(pipeline)
+            client.receive()
+        self.at = 0
+
+    def migrate(self):
+        """Moves the slots to the other node. Returns how long that took, or why it failed."""
+        source, target = self.nodes[self.at], self.nodes[1 - self.at]
+        client = Client(source)
+        client.socket.settimeout(PATIENCE_S)
+        command = f"CLUSTER MIGRATESLOTS SLOTSRANGE {MOVING[0]} {MOVING[-1]} NODE {self.ids[1 - self.at]}".encode()
+        wait_until("the migration may start", lambda: reply(client, *command.split()).startswith(b"+OK"))
+        began, replies = time.monotonic(), client.socket.makefile("rb")
+        while time.monotonic() < began + PATIENCE_S:
+            client.send(encode([b"CLUSTER", b"GETSLOTMIGRATIONS"]))
+            # The newest comes first.
+            job = parse(replies)[0]
+            field = lambda name: job[job.index(name) + 1]
+            state = field(b"state")
+            if state == b"success":
+                self.at = 1 - self.at
+                return time.monotonic() - began, None
+            if state in (b"failed", b"cancelled"):
+                return None, field(b"message").decode()
+            time.sleep(0.005)
+        reply(client, b"CLUSTER", b"CANCELSLOTMIGRATIONS")
+        return None, f"not complete after {PATIENCE_S} s"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for node in self.nodes:
+            node.kill()
+
+
+def parse(file):
+    """Reads one reply: bytes, numbers as bytes, None, and lists of these."""
+    line = file.readline()
+    kind, rest = line[:1], line[1:].rstrip(b"\r\n")
+    if kind == b"*":
+        return [parse(file) for _ in range(int(rest))]
+    if kind != b"$":
+        return rest
+    return file.read(int(rest) + 2)[:-2] if int(rest) >= 0 else None
+
+
+class Follower:
+    """A client of both nodes that follows redirections of its pipelines, which concern the same slots."""
+
+    def __init__(self, pair):
+        self.ports, self.at, self.files = [node.port for node in pair.nodes], pair.at, [None, None]
+
+    def send(self, request, replies=1):
+        while True:
+            if self.files[self.at] is None:
+                connection = socket.create_connection(("127.0.0.1", self.ports[self.at]))
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self.files[self.at] = connection.makefile("rwb")
+            file = self.files[self.at]
+            file.write(request)
+            file.flush()
+            lines = [file.readline() for _ in range(replies)]
+            refusal = next((line for line in lines if line.startswith(b"-")), None)
+            if refusal is None:
+                return
+            if not refusal.startswith((b"-MOVED", b"-TRYAGAIN")):
+                sys.exit(f"unexpected error: {refusal}")
+            self.at = 1 - self.at
+
+
+def load(pair, names, stop, written):
+    """Writes values with a constant rate, or as fast as the server lets it."""
+    follower, began, sent = Follower(pair), time.monotonic(), 0
+    requests = [b"".join(encode([b"SET", name, VALUE]) for name in names[at : at + PIPELINE])
+                for at in range(0, len(names) - PIPELINE, PIPELINE)]
+    while not stop.is_set():
+        follower.send(requests[sent // PIPELINE % len(requests)], PIPELINE)
+        sent += PIPELINE
+        written.value = sent
+        ahead_s = sent / RATE - (time.monotonic() - began)
+        if ahead_s > 0:
+            time.sleep(ahead_s)
+
+
+def read_others(pair, names, stop, waits):
+    """Reads keys of slots that stay, one per millisecond, and returns the latencies in ms."""
+    follower, found, due = Follower(pair), [], time.monotonic()
+    follower.at = 0
+    requests = [encode([b"EXISTS", name]) for name in names]
+    while not stop.is_set():
+        due += 0.001
+        before = time.monotonic()
+        if due > before:
+            time.sleep(due - before)
+            before = time.monotonic()
+        follower.send(requests[len(found) % len(requests)])
+        found.append((time.monotonic() - before) * 1e3)
+    waits.put(found)
+
+
+def write_moving(pair, names, stop, waits):
+    """Writes to slots that move, one request after the other, and returns the longest wait in ms."""
+    follower, longest_s, turn = Follower(pair), 0.0, 0
+    requests = [encode([b"SET", name, VALUE]) for name in names]
+    while not stop.is_set():
+        before = time.monotonic()
+        follower.send(requests[turn % len(requests)])
+        longest_s = max(longest_s, time.monotonic() - before)
+        turn += 1
+        time.sleep(0.0005)
+    waits.put(longest_s * 1e3)
+
+
+def measure(pair, part, names, others):
+    stop, written = multiprocessing.Event(), multiprocessing.Value("q", 0, lock=False)
+    reads, writes = multiprocessing.Queue(), multiprocessing.Queue()
+    processes = [multiprocessing.Process(target=read_others, args=(pair, others, stop, reads), daemon=True),
+                 multiprocessing.Process(target=write_moving, args=(pair, names[:500], stop, writes), daemon=True)]
+    if part == "writes":
+        processes.append(multiprocessing.Process(target=load, args=(pair, names, stop, written), daemon=True))
+    for process in processes:
+        process.start()
+    time.sleep(1)
+    before = written.value
+    elapsed_s, why = pair.migrate()
+    written = written.value - before
+    stop.set()
+    latencies, longest_ms = sorted(reads.get()), writes.get()
+    for process in processes:
+        process.join()
+    p50, p99, highest = (latencies[min(int(len(latencies) * at), len(latencies) - 1)] for at in (0.5, 0.99, 1))
+    rate = MIB / elapsed_s if elapsed_s else 0
+    result = f"{rate:.0f} MiB/s ({elapsed_s:.1f} s)" if elapsed_s else f"FAILED: {why}"
+    also = f"; {written / elapsed_s:.0f} writes/s" if elapsed_s and written else ""
+    return (rate, p99, longest_ms), (f"{result}; others p50 {p50:.2f}, p99 {p99:.2f}, max {highest:.2f} ms; "
+                                     f"longest write {longest_ms:.1f} ms{also}")
+
+
+def main():
+    names, others = keys(MIB * 1024), keys(1000, is_moving=False)
+    with Pair(kvick(), names) as ours, Pair(valkey(), names) as theirs:
+        for part in sys.argv[1:] or ("idle", "writes"):
+            found = {"Kvick": [], "Valkey": []}
+            for _ in range(ROUNDS):
+                for who, pair in (("Kvick", ours), ("Valkey", theirs)):
+                    figures, text = measure(pair, part, names, others)
+                    found[who].append(figures)
+                    print(f"{part}: {who}: {text}", flush=True)
+            for who, rounds in found.items():
+                rate, p99, longest_ms = (statistics.median(figures) for figures in zip(*rounds))
+                print(f"{part}: {who}: medians: {rate:.0f} MiB/s, p99 {p99:.2f} ms, longest write {longest_ms:.1f} ms",
+                      flush=True)
+
+
+if __name__ == "__main__":
+    main()
