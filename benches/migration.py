@@ -35,6 +35,8 @@ RATE = int(os.environ.get("KVICK_BENCH_RATE", 20_000))
 MOVING = range(8192)
 VALUE = bytes(65 + at % 26 for at in range(1024))
 PIPELINE = 20
+# Keys that the load writes.
+REWRITTEN = 50_000
 # A migration that takes longer has failed.
 PATIENCE_S = 180
 
@@ -142,7 +144,7 @@ def load(pair, names, stop, written):
     """Writes values with a constant rate, or as fast as the server lets it."""
     follower, began, sent = Follower(pair), time.monotonic(), 0
     requests = [b"".join(encode([b"SET", name, VALUE]) for name in names[at : at + PIPELINE])
-                for at in range(0, len(names) - PIPELINE, PIPELINE)]
+                for at in range(0, min(len(names), REWRITTEN) - PIPELINE, PIPELINE)]
     while not stop.is_set():
         follower.send(requests[sent // PIPELINE % len(requests)], PIPELINE)
         sent += PIPELINE
@@ -190,6 +192,8 @@ def measure(pair, part, names, others):
         processes.append(multiprocessing.Process(target=load, args=(pair, names, stop, written), daemon=True))
     for process in processes:
         process.start()
+    if part == "writes":
+        wait_until("the writer has begun", lambda: written.value)
     time.sleep(1)
     before = written.value
     elapsed_s, why = pair.migrate()

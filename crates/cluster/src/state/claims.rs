@@ -13,6 +13,9 @@ use crate::slots::{SLOT_COUNT, Slots, SlotsRef};
 /// Words of 64 slots in a set.
 const WORDS: u16 = SLOT_COUNT / 64;
 
+/// Ranges of slots that a log line shows at most.
+const RANGES_SHOWN: usize = 16;
+
 /// What a claim has changed so far.
 struct Claim {
     /// The node that the claim is of.
@@ -217,15 +220,15 @@ impl Cluster {
             delete_dirty = true;
         }
         if delete_dirty && !claim.dirty.is_empty() {
-            for slot in claim.dirty.iter() {
-                log!(
-                    self,
-                    Notice,
-                    "Deleting keys in dirty slot {slot} on node {} in shard {}",
-                    self.label(self.myself),
-                    self.me().shard_id
-                );
-            }
+            // In one line: writers may wait for what follows.
+            log!(
+                self,
+                Notice,
+                "Deleting keys in dirty slot {} on node {} in shard {}",
+                shown_ranges(claim.dirty.view()),
+                self.label(self.myself),
+                self.me().shard_id
+            );
             self.out.push(Action::DeleteKeys(Box::new(claim.dirty.clone())));
         }
     }
@@ -290,4 +293,15 @@ impl Cluster {
             self.nodes[target].shard_id
         );
     }
+}
+
+/// The first ranges of these slots, for the log.
+fn shown_ranges(slots: SlotsRef<'_>) -> String {
+    let shown = slots.ranges().take(RANGES_SHOWN).map(|range| match (range.start(), range.end()) {
+        (first, last) if first == last => first.to_string(),
+        (first, last) => format!("{first}-{last}"),
+    });
+    let shown = shown.collect::<Vec<_>>().join(",");
+    let others: usize = slots.ranges().skip(RANGES_SHOWN).map(|range| range.len()).sum();
+    if others == 0 { shown } else { format!("{shown} and {others} other slots") }
 }

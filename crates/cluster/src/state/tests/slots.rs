@@ -79,14 +79,15 @@ fn the_loser_of_the_last_slot_becomes_a_replica() {
 #[test]
 fn slots_taken_over_at_once_are_claimed_everywhere_and_their_keys_deleted() {
     let mut net = Net::cluster(3, 1);
-    net.hosts[0].keys.insert(7, 3);
-    net.hosts[0].keys.insert(100, 3);
+    for slot in [3, 7, 8, 100] {
+        net.hosts[0].keys.insert(slot, 3);
+    }
     net.command(1, |cluster, facts| cluster.take_over_slots(&[0..=9], facts));
     net.run(10);
     assert!(net.agrees());
     assert_eq!(net.hosts[2].cluster.slot_owner(7), Some(net.id(1)));
-    assert_eq!(net.hosts[0].deleted, BTreeSet::from([7]));
-    assert!(net.logged(0, "Deleting keys in dirty slot 7 on node"));
+    assert_eq!(net.hosts[0].deleted, BTreeSet::from([3, 7, 8]));
+    assert!(net.logged(0, "Deleting keys in dirty slot 3,7-8 on node"));
     assert!(net.logged(0, "Slot range [0, 9] is migrated from node"));
     assert_eq!(net.hosts[0].cluster.my_shard_slot_count(), 5_461 - 10);
 }
