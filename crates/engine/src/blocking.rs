@@ -224,10 +224,10 @@ impl Engine {
             self.answer_waiter(Served { client, ticket, reply, is_last: false });
             return true;
         }
-        let recipient = Recipient { info: &blocked.client, db: blocked.db, version: blocked.version };
-        let call = DataCall { handler, args, hashed: &[], owned_arg: None };
+        let recipient = Recipient { info: &blocked.client, db: blocked.db };
+        let call = DataCall { handler, args, hashed: &[] };
         let author = self.effects.set_noloop_writer(blocked.client.noloop_id());
-        let result = self.run_handler(recipient, call, &mut locked, &mut reply);
+        let result = self.run_handler(recipient, call, &mut locked, Reply::new(&mut reply, blocked.version));
         self.effects.set_noloop_writer(author);
         let invocation = Invocation { command: blocked.command, args };
         self.track_reads(&blocked.client, blocked.db, invocation, &mut locked);
@@ -243,7 +243,7 @@ impl Engine {
         drop(locked);
         let ticks = self.count(blocked.command, began, &result);
         self.count_slot(blocked.slot(), invocation, ticks, reply.len());
-        let executed = Executed { args, owned_arg: None, client: &blocked.client, redacted: 0 };
+        let executed = Executed { args, client: &blocked.client, redacted: 0 };
         self.offer_to_logs(executed, blocked.command, ticks, reply.len());
         let (client, ticket) = (blocked.client.clone(), waiter.ticket());
         self.answer_waiter(Served { client, ticket, reply, is_last: false });

@@ -34,7 +34,9 @@ const REQUESTS: usize = 64;
 const REPLIES_MAX: usize = 1024 * 1024;
 /// Bytes of replies after which they are written before the batch continues with another connection.
 const REPLIES_WRITTEN: usize = 256 * 1024;
-/// Maximum bytes per turn read directly into a large argument.
+/// Maximum bytes read behind a large argument, and at once from a connection that sends such arguments.
+const READ_BEHIND_BIG: usize = 4 * 1024;
+/// Maximum bytes per turn read directly into large arguments.
 const BIG_READ: usize = 1024 * 1024;
 /// Maximum number of declared script keys that are prefetched.
 const DECLARED_MAX: usize = 4;
@@ -93,8 +95,7 @@ impl Worker {
             left -= 1;
             let Some(token) = self.ready.pop_front() else { break };
             self.read_connection(token);
-            let full = self.shared.len() - self.shared_used < 2 * READ || self.batch.requests.len() >= REQUESTS;
-            if full && left > 0 {
+            if self.is_batch_full() && left > 0 {
                 self.execute_batch();
                 if !self.server.aof.replies_await_fsync() {
                     // Clients answered now can continue while other connections are served.
@@ -108,6 +109,11 @@ impl Worker {
         self.execute_batch();
         self.engine.leave();
         self.write_replies();
+    }
+
+    /// Whether the batch must be executed before more input is read.
+    fn is_batch_full(&self) -> bool {
+        self.shared.len() - self.shared_used < 2 * READ || self.batch.requests.len() >= REQUESTS
     }
 
     /// Reads once from a connection and parses its input.
@@ -141,14 +147,15 @@ impl Worker {
         let runtime_config = &self.engine.runtime_config;
         let trusted = !connection.client.must_authenticate(self.server);
         let limits = Limits { authenticated: trusted, ..runtime_config.limits };
-        let read = if connection.parser.spare().is_empty() {
-            if connection.pending.len() <= READ {
-                self.read_shared(token, &limits)
-            } else {
-                self.read_pending(token, &limits)
+        let read = if connection.parser.is_receiving() {
+            self.read_big(token, &limits)
+        } else if connection.pending.len() <= READ {
+            match self.read_shared(token, &limits) {
+                Read::More(n) if self.connections[token].sends_big => self.read_behind(n, token, &limits),
+                read => read,
             }
         } else {
-            self.read_big(token, &limits)
+            self.read_pending(token, &limits)
         };
         self.after_read(token, read, &limits);
     }
@@ -190,23 +197,31 @@ impl Worker {
         self.account_client(token);
     }
 
-    /// Reads into the shared buffer: the common case. Buffered input of the connection is copied there first; unparsed
-    /// input is kept in an allocation of its exact size.
+    /// Reads into the shared buffer: the common case. Buffered input of the connection is copied there first.
     fn read_shared(&mut self, token: usize, limits: &Limits) -> Read {
         let connection = &mut self.connections[token];
         let (start, behind) = (self.shared_used, self.shared_used + connection.pending.len());
+        // A large argument is best read where it is kept; a record of TLS is decrypted elsewhere in any case.
+        let room = if connection.sends_big && !connection.socket.is_tls() { READ_BEHIND_BIG } else { READ };
         let read = match connection.unparsed {
             true => Read::More(0),
             false => {
-                let read = connection.socket.read(&mut self.shared[behind..behind + READ]);
-                outcome(&connection.socket, read, READ)
+                let read = connection.socket.read(&mut self.shared[behind..behind + room]);
+                outcome(&connection.socket, read, room)
             }
         };
         let (Read::More(n) | Read::Drained(n)) = read else { return read };
         if !connection.pending.is_empty() {
             self.shared[start..behind].copy_from_slice(&connection.pending);
         }
-        let end = behind + n;
+        if self.parse_shared(token, start, behind + n, limits) { Read::More(n) } else { read }
+    }
+
+    /// Parses input in the shared buffer. What it leaves is kept in an allocation of its exact size. Returns whether
+    /// that must be parsed again.
+    #[inline]
+    fn parse_shared(&mut self, token: usize, start: usize, end: usize, limits: &Limits) -> bool {
+        let connection = &mut self.connections[token];
         let input = &self.shared[start..end];
         let exclusive = self.engine.exclusive.as_ref();
         let (server, batch, template) = (self.server, &mut self.batch, &mut self.template);
@@ -218,8 +233,9 @@ impl Worker {
             connection.pending = rest.to_vec();
         }
         connection.unparsed = parsed.more;
+        connection.sends_big = parsed.big;
         self.shared_used = end;
-        if parsed.more { Read::More(n) } else { read }
+        parsed.more
     }
 
     /// Appends to the buffered beginning of a long request.
@@ -255,34 +271,50 @@ impl Worker {
         }
     }
 
-    /// Reads directly into the buffer of a large argument.
+    /// Reads the rest of a large argument of which `n` bytes of the request have arrived.
+    #[cold]
+    fn read_behind(&mut self, n: usize, token: usize, limits: &Limits) -> Read {
+        if !self.connections[token].parser.is_receiving() {
+            return Read::More(n);
+        }
+        match self.read_big(token, limits) {
+            // The next read returns the same.
+            Read::Ended => Read::More(n),
+            Read::More(more) => Read::More(n + more),
+            Read::Drained(more) => Read::Drained(n + more),
+        }
+    }
+
+    /// Reads directly into the buffers of large arguments, and a little of what follows each of them into the shared
+    /// buffer. A client that sends such arguments one after the other needs one call and hardly a copy for each.
     fn read_big(&mut self, token: usize, limits: &Limits) -> Read {
-        let connection = &mut self.connections[token];
         let mut total = 0;
-        let (missing, more) = loop {
-            let spare = connection.parser.spare();
+        loop {
+            let connection = &mut self.connections[token];
+            let (spare, start) = (connection.parser.spare(), self.shared_used);
             let room = spare.len();
-            let read = connection.socket.read_uninitialised(spare);
-            let (n, more) = match outcome(&connection.socket, read, room) {
-                Read::Ended => return Read::Ended,
+            let read = connection.socket.read_scattered(spare, &mut self.shared[start..start + READ_BEHIND_BIG]);
+            let (n, more) = match outcome(&connection.socket, read, room + READ_BEHIND_BIG) {
+                Read::Ended if total == 0 => return Read::Ended,
+                // The next read returns the same.
+                Read::Ended => return Read::More(total),
                 Read::More(n) => (n, true),
                 Read::Drained(n) => (n, false),
             };
             total += n;
-            // SAFETY: the socket wrote n bytes to the buffer that `spare` returned.
-            let missing = unsafe { connection.parser.filled(n) };
-            if missing == 0 || !more || total >= BIG_READ {
-                break (missing, more);
+            // SAFETY: the socket wrote to the buffer that `spare` returned before it wrote to the shared buffer.
+            unsafe { connection.parser.filled(n.min(room)) };
+            // A request that exceeds the limit stays unparsed: `after_read` detects it and closes the connection.
+            let is_whole = n > room && !limits.query_buffer_exceeded(connection.buffered_input());
+            if is_whole {
+                self.parse_shared(token, start, start + n - room, limits);
             }
-        };
-        // A request that exceeds the limit stays unparsed: `after_read` detects it and closes the connection.
-        if missing == 0 && !limits.query_buffer_exceeded(connection.buffered_input()) {
-            let exclusive = self.engine.exclusive.as_ref();
-            let (server, batch, template) = (self.server, &mut self.batch, &mut self.template);
-            let mut parse = Parse { server, template, exclusive, batch, connection, token, limits };
-            parse.all(Source::Shared(0, 0), &[]);
+            let connection = &self.connections[token];
+            let is_full = self.is_batch_full() || total >= BIG_READ || connection.unparsed;
+            if !more || is_full || !connection.parser.is_receiving() {
+                return if more || connection.unparsed { Read::More(total) } else { Read::Drained(total) };
+            }
         }
-        if more { Read::More(total) } else { Read::Drained(total) }
     }
 
     /// Executes the batch and returns its detached inputs to their connections.
@@ -298,7 +330,7 @@ impl Worker {
     #[inline]
     fn execute_only(&mut self) -> bool {
         let Worker { engine, batch, connections, replies, shared, server, .. } = self;
-        let is_plain = batch.requests[0].is_for_fast_path() && batch.big.is_empty() && batch.inputs.is_empty();
+        let is_plain = batch.requests[0].is_for_fast_path() && batch.inputs.is_empty();
         let token = batch.requests[0].connection;
         if !is_plain || engine.inbox().has_deliveries() || !self.deliveries.is_empty() || server.inboxes.is_congested()
         {
@@ -309,9 +341,9 @@ impl Worker {
             return false;
         };
         engine.begin_batch();
-        let start = replies.len();
+        let start = replies.position();
         let client = &mut connection.client;
-        if engine.take_fast_path(client, &batch.requests, batch, shared, start + REPLIES_MAX, replies) == 0 {
+        if engine.take_fast_path(client, &batch.requests, batch, shared, replies.len() + REPLIES_MAX, replies) == 0 {
             return false;
         }
         connection.client.publish();
@@ -319,7 +351,7 @@ impl Worker {
         self.shared_used = 0;
         let start = if self.engine.inbox().has_deliveries() { self.deliver_between(token, start) } else { start };
         self.account_client(token);
-        self.runs.push(Run { token, start, end: self.replies.len() });
+        self.runs.push(Run { token, start, end: self.replies.position() });
         self.write_many_replies();
         true
     }
@@ -345,7 +377,7 @@ impl Worker {
         while at < requests.len() {
             let token = requests[at].connection;
             let count = requests[at..].iter().take_while(|request| request.connection == token).count();
-            if self.execute_run(token, &requests[at..], count, &mut batch, &shared) {
+            if self.execute_run(token, &requests[at..], count, &batch, &shared) {
                 break;
             }
             at += count;
@@ -364,7 +396,7 @@ impl Worker {
 
     /// Executes the first `count` requests, all of one connection. Returns whether all requests behind the current one
     /// were deferred.
-    fn execute_run(&mut self, token: usize, all: &[Request], count: usize, batch: &mut Batch, shared: &[u8]) -> bool {
+    fn execute_run(&mut self, token: usize, all: &[Request], count: usize, batch: &Batch, shared: &[u8]) -> bool {
         let requests = &all[..count];
         if self.throttles(token) {
             if let Some(connection) = self.connections.get_mut(token) {
@@ -374,12 +406,12 @@ impl Worker {
         }
         self.catch_up(token);
         let Some(mut connection) = self.connections.get_mut(token) else { return false };
-        let mut start = self.replies.len();
-        let may_take = !batch.big.is_empty() && !self.server.keyspace.log.has_readers();
+        let mut start = self.replies.position();
         let (mut next, mut is_rest_deferred) = (0, false);
         while next < requests.len() {
-            if !may_take && requests[next].is_for_fast_path() && connection.client.fate == Fate::Open {
-                let (client, replies_max) = (&mut connection.client, start + REPLIES_MAX);
+            if requests[next].is_for_fast_path() && connection.client.fate == Fate::Open {
+                let replies_max = self.replies.len() - self.replies.len_since(start) + REPLIES_MAX;
+                let client = &mut connection.client;
                 let left = &requests[next..];
                 next += self.engine.take_fast_path(client, left, batch, shared, replies_max, &mut self.replies);
                 if self.engine.inbox().has_deliveries() {
@@ -396,24 +428,19 @@ impl Worker {
             if connection.client.fate != Fate::Open || connection.client.info.doomed.load(Ordering::Relaxed) {
                 break;
             }
-            if self.replies.len() - start > REPLIES_MAX || self.runs.len() >= RUNS_MAX {
+            if self.replies.len_since(start) > REPLIES_MAX || self.runs.len() >= RUNS_MAX {
                 defer(connection, &requests[number..], batch, shared);
                 self.queue(token);
                 break;
             }
-            let large = if may_take && !self.engine.is_monitored() { batch.take_large(request, shared) } else { None };
-            let (index, mut owned_arg) = large.map_or((0, None), |large| (large.index, Some(large.buffer)));
             let rest = Rest { requests: &all[next..], batch, shared };
             let parsed = ParsedRequest { args: batch.args(request, shared), resolved: request.resolved };
-            let executed = self.execute_one(token, parsed, &mut owned_arg, rest, &mut start);
+            let executed = self.execute_one(token, parsed, rest, &mut start);
             is_rest_deferred = executed.is_rest_deferred;
             let Some(same) = self.connections.get_mut(token) else { return is_rest_deferred };
             connection = same;
             if let Some(stop) = executed.stop {
                 let is_pending = stop.is_pending();
-                if let Some(buffer) = owned_arg.filter(|_| is_pending) {
-                    batch.big[index] = buffer;
-                }
                 let from = if is_pending { number } else { next };
                 if is_pending || !is_rest_deferred {
                     defer(connection, &requests[from..], batch, shared);
@@ -432,7 +459,7 @@ impl Worker {
             }
         }
         self.account_client(token);
-        self.runs.push(Run { token, start, end: self.replies.len() });
+        self.runs.push(Run { token, start, end: self.replies.position() });
         self.write_many_replies();
         is_rest_deferred
     }
@@ -440,21 +467,14 @@ impl Worker {
     /// Executes a request of an existing connection, outside of the fast path, and delivers messages behind its reply.
     /// `rest` is what to defer before a long script serves other clients, `start` where the connection's replies begin
     /// that are not assigned to it yet.
-    fn execute_one(
-        &mut self,
-        token: usize,
-        request: ParsedRequest<'_>,
-        owned_arg: &mut Option<Vec<u8>>,
-        rest: Rest<'_>,
-        start: &mut usize,
-    ) -> Executed {
+    fn execute_one(&mut self, token: usize, request: ParsedRequest<'_>, rest: Rest<'_>, start: &mut usize) -> Executed {
         let ParsedRequest { args, resolved } = request;
         let mut is_rest_deferred = false;
         let stop = loop {
             let Some(connection) = self.connections.get_mut(token) else {
                 return Executed { is_rest_deferred, stop: None };
             };
-            let outcome = self.engine.execute(&mut connection.client, args, resolved, owned_arg, &mut self.replies);
+            let outcome = self.engine.execute(&mut connection.client, args, resolved, &mut self.replies);
             let outcome = match outcome {
                 Outcome::ScriptCall(script_call) => {
                     self.push_run(token, *start);
@@ -462,7 +482,7 @@ impl Worker {
                         return Executed { is_rest_deferred, stop: None };
                     };
                     is_rest_deferred = ran.is_rest_deferred;
-                    *start = self.replies.len() - ran.reply_bytes;
+                    *start = self.replies.position() - ran.reply_bytes;
                     ran.outcome
                 }
                 outcome => outcome,
@@ -493,9 +513,9 @@ impl Worker {
     /// Inserts deliveries behind the replies made for a connection from `start` on, the last of which may belong to the
     /// command that caused them. Returns where the next replies begin.
     fn deliver_between(&mut self, token: usize, start: usize) -> usize {
-        self.runs.push(Run { token, start, end: self.replies.len() });
+        self.runs.push(Run { token, start, end: self.replies.position() });
         self.deliver_pending();
-        self.replies.len()
+        self.replies.position()
     }
 
     /// Writes the batch's replies if they exceed the threshold.
@@ -524,7 +544,7 @@ impl Worker {
             return;
         }
         self.catch_up(token);
-        let mut start = self.replies.len();
+        let mut start = self.replies.position();
         let mut stop = None;
         self.engine.begin_batch();
         let nothing = Batch::default();
@@ -536,7 +556,7 @@ impl Worker {
                 Deferred::Broken(error) => (Args::new(&[], &[], &[]), ResolvedCommand::Broken(*error)),
             };
             let rest = Rest { requests: &[], batch: &nothing, shared: &[] };
-            let executed = self.execute_one(token, ParsedRequest { args, resolved }, &mut None, rest, &mut start);
+            let executed = self.execute_one(token, ParsedRequest { args, resolved }, rest, &mut start);
             stop = executed.stop;
             let Some(connection) = self.connections.get_mut(token) else { return };
             if let Some(stop) = &stop {
@@ -545,7 +565,7 @@ impl Worker {
                 }
                 break;
             }
-            let is_much = self.replies.len() - start > REPLIES_MAX || self.runs.len() >= RUNS_MAX;
+            let is_much = self.replies.len_since(start) > REPLIES_MAX || self.runs.len() >= RUNS_MAX;
             if connection.client.fate != Fate::Open || is_much {
                 break;
             }
@@ -562,7 +582,7 @@ impl Worker {
             None => self.queue(token),
         }
         self.account_client(token);
-        self.runs.push(Run { token, start, end: self.replies.len() });
+        self.runs.push(Run { token, start, end: self.replies.position() });
         self.write_many_replies();
         if becomes_replica {
             self.register_feed(token);
@@ -633,6 +653,8 @@ struct Found {
     requests: bool,
     /// Whether unparsed input must wait until the parsed requests are executed.
     more: bool,
+    /// Whether it ends within a large argument.
+    big: bool,
 }
 
 impl Parse<'_> {
@@ -645,12 +667,12 @@ impl Parse<'_> {
         }
         let (mut pos, before) = (0, self.batch.requests.len());
         let mut last = Last::default();
-        let mut more = false;
+        let (mut more, mut big) = (false, false);
         // Before authentication input is checked more strictly.
         let mut may_repeat = self.limits.authenticated && !self.connection.parser.is_partial();
         loop {
             let (first_span, start) = (self.batch.spans.len(), pos);
-            let Batch { spans, big, .. } = &mut *self.batch;
+            let Batch { spans, big: buffers, .. } = &mut *self.batch;
             if may_repeat
                 && let Some(command) = self.template.command
                 && let Some(end) = self.template.repeat.parse(input, pos, spans, self.limits.bulk_len_max)
@@ -662,7 +684,7 @@ impl Parse<'_> {
                 }
                 continue;
             }
-            match self.connection.parser.parse(input, &mut pos, spans, big, self.limits) {
+            match self.connection.parser.parse(input, &mut pos, spans, buffers, self.limits) {
                 Parsed::Request => {
                     let keyed = self.add(source, input, first_span, &mut last);
                     if may_repeat && let Some(command) = keyed {
@@ -674,6 +696,7 @@ impl Parse<'_> {
                 Parsed::Incomplete => break,
                 Parsed::Big { .. } => {
                     pos = input.len();
+                    big = true;
                     break;
                 }
                 Parsed::Error(error) => {
@@ -688,7 +711,7 @@ impl Parse<'_> {
                 break;
             }
         }
-        Found { bytes: pos, requests: self.batch.requests.len() > before, more }
+        Found { bytes: pos, requests: self.batch.requests.len() > before, more, big }
     }
 
     /// Whether the connection has executed nothing yet.
@@ -703,7 +726,7 @@ impl Parse<'_> {
         self.connection.output.push(violation::NO_TLS);
         self.connection.unwritten = true;
         self.connection.client.fate = Fate::CloseAfterReply;
-        Found { bytes, requests: false, more: true }
+        Found { bytes, requests: false, more: true, big: false }
     }
 
     /// Adds a request. Returns its command if its first argument is its only key.

@@ -79,8 +79,8 @@ struct AofOnly {
 pub struct Batch<'a> {
     /// The database of the first record, and the one that is selected after the last.
     pub databases: (usize, usize),
-    /// Requests in RESP, concatenated.
-    pub records: &'a [u8],
+    /// Requests in RESP, in pieces to be concatenated.
+    pub records: &'a [&'a [u8]],
     /// Number of requests in `records`.
     pub record_count: usize,
     /// The ranges of replica-only records in `records`, in order.
@@ -131,7 +131,7 @@ impl WriteLog {
         for (place, records) in aof_only {
             inner.add_aof_only(start + *place as u64, records);
         }
-        inner.push(batch.records);
+        batch.records.iter().for_each(|piece| inner.push(piece));
         if needs_transaction {
             inner.push(b"*1\r\n$4\r\nEXEC\r\n");
         }
