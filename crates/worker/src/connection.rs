@@ -17,6 +17,8 @@ use std::time::Instant;
 
 /// Size of an output block in bytes; larger replies take larger blocks.
 const BLOCK: usize = 16 * 1024;
+/// Size of an output block behind a shared string, in bytes.
+const BLOCK_BEHIND_SHARED: usize = 64;
 /// Maximum number of blocks per write.
 const BLOCKS_PER_WRITE: usize = 64;
 /// Input buffers larger than this are freed once their input is consumed.
@@ -253,7 +255,9 @@ impl Output {
         {
             return last.extend_from_slice(bytes);
         }
-        let mut block = Vec::with_capacity(bytes.len().max(BLOCK));
+        // Between shared strings there is little else.
+        let size = if let Some(Block::Shared(_)) = self.blocks.back() { BLOCK_BEHIND_SHARED } else { BLOCK };
+        let mut block = Vec::with_capacity(bytes.len().max(size));
         block.extend_from_slice(bytes);
         self.push_block(Block::Bytes(block));
     }
