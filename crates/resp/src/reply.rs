@@ -638,7 +638,8 @@ mod tests {
         all.truncate(18);
         assert_eq!((positions(&all), all.len()), (vec![16], 24));
         all.clear();
-        assert!(all.is_empty() && all.len() == 0 && value.clone().into_vec() == b"shared");
+        assert_eq!((all.bytes.len(), all.len()), (0, 0));
+        assert!(value.clone().into_vec() == b"shared");
     }
 
     #[test]

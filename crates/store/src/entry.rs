@@ -44,8 +44,7 @@ use std::ptr::NonNull;
 pub type Pointer = NonNull<u8>;
 
 /// Strings of more bytes than this, and collections of more allocations than `LAZY_EFFORT_MIN`, are freed in the
-/// background. The allocator returns larger pieces to the system at once, which takes long; for others, waking the
-/// thread takes longer than freeing.
+/// background. Freeing a shorter string takes less time than waking the thread.
 const LAZY_BYTES_MIN: usize = 4 * 1024 * 1024;
 const LAZY_EFFORT_MIN: usize = 64;
 

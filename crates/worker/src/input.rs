@@ -35,7 +35,7 @@ const REPLIES_MAX: usize = 1024 * 1024;
 /// Bytes of replies after which they are written before the batch continues with another connection.
 const REPLIES_WRITTEN: usize = 256 * 1024;
 /// Maximum bytes read behind a large argument, and at once from a connection that sends such arguments.
-const READ_BEHIND_BIG: usize = 4 * 1024;
+const READ_BEHIND_BIG: usize = 1024;
 /// Maximum bytes per turn read directly into large arguments.
 const BIG_READ: usize = 1024 * 1024;
 /// Maximum number of declared script keys that are prefetched.
