@@ -50,8 +50,8 @@ def measure(serving, command, depth, size, keys, requests):
     """User and system time in microseconds per request, and the 99th percentile of latency in milliseconds."""
     with serving as (server, reach):
         def load(test, count, depth):
-            words = [tls.generator(), *reach, "-c", "50", "-P", str(depth), "-d", str(size), "-r", str(keys), "-t", test,
-                     "-n", str(count), "--csv"]
+            words = [tls.generator(), *reach, "-c", "50", "-P", str(depth), "-d", str(size), "-r", str(keys),
+                     "-t", test, "-n", str(count), "--csv"]
             run = subprocess.run(words, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
             # "test","rps","avg","min","p50","p95","p99","max"
             return float(run.stdout.strip().splitlines()[-1].split(",")[6].strip('"'))

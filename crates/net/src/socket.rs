@@ -67,6 +67,16 @@ impl Socket {
         }
     }
 
+    /// Number of received bytes that wait in the socket; 0 if unknown.
+    pub fn available(&self) -> usize {
+        let waiting = match self {
+            Socket::Tcp(stream) => rustix::io::ioctl_fionread(stream),
+            Socket::Unix(stream) => rustix::io::ioctl_fionread(stream),
+            Socket::Tls(stream) => rustix::io::ioctl_fionread(stream.socket()),
+        };
+        waiting.map_or(0, |bytes| bytes as usize)
+    }
+
     /// Reads available bytes into `first`, and only what follows when it is full into `second`. Returns their number.
     pub fn read_scattered(&mut self, first: &mut [MaybeUninit<u8>], second: &mut [u8]) -> io::Result<usize> {
         match self {

@@ -158,6 +158,19 @@ impl Parser {
         self.receiving().map_or(0, |receiving| unsafe { receiving.filled(n) })
     }
 
+    /// Whether the buffer of a big argument has less room than the argument needs.
+    #[inline]
+    pub fn must_grow(&self) -> bool {
+        self.partial.as_ref().is_some_and(|partial| partial.must_grow())
+    }
+
+    /// Makes room for up to `arrived` bytes of a big argument, which the caller is about to read.
+    pub fn expect(&mut self, arrived: usize) {
+        if let Some(receiving) = self.receiving() {
+            receiving.expect(arrived);
+        }
+    }
+
     /// Whether a big argument is in progress of which more than the line end is missing.
     #[inline]
     pub fn is_receiving(&self) -> bool {

@@ -89,6 +89,11 @@ impl Partial {
         self.receiving.as_ref().is_some_and(|receiving| receiving.missing() > 0)
     }
 
+    /// Whether the buffer of a big argument has less room than the argument needs.
+    pub(crate) fn must_grow(&self) -> bool {
+        self.receiving.as_ref().is_some_and(Receiving::must_grow)
+    }
+
     /// The big argument in progress.
     pub(crate) fn receiving(&mut self) -> Option<&mut Receiving> {
         self.receiving.as_mut()

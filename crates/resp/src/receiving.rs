@@ -1,7 +1,7 @@
 //! The buffer for a big argument.
 //!
 //! It grows with the bytes received, not with the stated length: 64 KiB at first, then to at most four times the bytes
-//! received, and never beyond the argument, so that the store can keep it as it is. The line end behind the argument is
+//! received or about to be read, and never beyond the argument, so that the store can keep it as it is. The line end behind the argument is
 //! compared and not kept. **Invariant**: `buffer.len() + needs` is always the length of the argument and its line end;
 //! `buffer` contains only received bytes.
 
@@ -65,6 +65,16 @@ impl Receiving {
         taken
     }
 
+    /// Whether the buffer has less room than the argument needs.
+    pub(crate) fn must_grow(&self) -> bool {
+        self.buffer.capacity() - self.buffer.len() < self.missing()
+    }
+
+    /// Makes room for up to `arrived` bytes.
+    pub(crate) fn expect(&mut self, arrived: usize) {
+        self.make_room(arrived.min(self.missing()));
+    }
+
     /// The buffer for the next bytes; empty if only the line end is missing.
     pub(crate) fn spare(&mut self) -> &mut [MaybeUninit<u8>] {
         let missing = self.missing();
@@ -101,7 +111,14 @@ impl Receiving {
         let len = self.buffer.len();
         if self.buffer.capacity() - len < n {
             let capacity = (GROWTH * (len + n)).max(CAPACITY_MIN).min(len + self.missing());
-            self.buffer.reserve_exact(capacity - len);
+            if len < self.buffer.capacity() / 2 {
+                // The allocator would copy the unused part too.
+                let mut grown = Vec::with_capacity(capacity);
+                grown.extend_from_slice(&self.buffer);
+                self.buffer = grown;
+            } else {
+                self.buffer.reserve_exact(capacity - len);
+            }
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Replies: all types of values, in RESP2 or RESP3.
 //!
-//! A [`Reply`] is a thin wrapper of the connection's output vector. With a [`ReplyBuffer`], large strings are not copied
-//! there, but referred to. RESP3 has types that RESP2
-//! lacks; in RESP2 they are written as the closest older type: maps as arrays of twice the length,
-//! sets and pushes as arrays, doubles and big numbers as bulk strings, booleans as integers.
+//! A [`Reply`] is a thin wrapper of the connection's output vector. With a [`ReplyBuffer`], it refers to large strings
+//! instead of copying them. RESP3 has types that RESP2 lacks; in RESP2 they are written as the closest older type: maps
+//! as arrays of twice the length, sets and pushes as arrays, doubles and big numbers as bulk strings, booleans as
+//! integers.
 
 use crate::format::{format_double, format_i64, format_u64, whole_double};
 use crate::shared::SharedBytes;

@@ -276,6 +276,22 @@ fn a_big_argument_grows_as_it_arrives_and_can_be_kept() {
 }
 
 #[test]
+fn a_big_argument_gets_room_for_what_has_arrived() {
+    let (mut parser, limits) = (Parser::new(), Limits::default());
+    parser.expect(1_000_000);
+    assert!(!parser.must_grow() && parser.buffered() == 0);
+    let head = b"*2\r\n$4\r\nECHO\r\n$3000000\r\nabc";
+    let parsed = parser.parse(head, &mut 0, &mut Vec::new(), &mut Vec::new(), &limits);
+    assert_eq!(parsed, Parsed::Big { needs: 3_000_000 + 2 - 3 });
+    assert!(parser.must_grow() && parser.spare().len() == 64 * 1024 - 3);
+    // What waits in the socket, of which a buffer may be four times the size.
+    parser.expect(200_000);
+    assert!(parser.must_grow() && (200_000..=800_012).contains(&parser.spare().len()));
+    parser.expect(usize::MAX);
+    assert!(!parser.must_grow() && parser.spare().len() == 3_000_000 - 3);
+}
+
+#[test]
 fn a_big_argument_ends_at_its_length() {
     let mut input = encode(&[vec![b'a'; 40_000]]);
     let end = input.len();

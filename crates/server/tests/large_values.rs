@@ -1,5 +1,5 @@
-//! Large values, which requests, the keyspace and replies share: slow readers receive what was stored when their command
-//! ran, one copy of a value serves all replies, and limits count each reply in full.
+//! Large values, which requests, the keyspace and replies share: slow readers receive what was stored when their
+//! command ran, one copy of a value serves all replies, and limits count each reply in full.
 
 mod common;
 

@@ -2,6 +2,7 @@
 
 use super::Worker;
 use super::connection::{Connection, Deferred};
+use super::large_arguments::READ_BEHIND_BIG;
 use super::long_script::Rest;
 use super::output::{RUNS_MAX, Run};
 use super::violation;
@@ -34,15 +35,11 @@ const REQUESTS: usize = 64;
 const REPLIES_MAX: usize = 1024 * 1024;
 /// Bytes of replies after which they are written before the batch continues with another connection.
 const REPLIES_WRITTEN: usize = 256 * 1024;
-/// Maximum bytes read behind a large argument, and at once from a connection that sends such arguments.
-const READ_BEHIND_BIG: usize = 1024;
-/// Maximum bytes per turn read directly into large arguments.
-const BIG_READ: usize = 1024 * 1024;
 /// Maximum number of declared script keys that are prefetched.
 const DECLARED_MAX: usize = 4;
 
 /// Result of a read.
-enum Read {
+pub(super) enum Read {
     /// This many bytes arrived, and there may be more.
     More(usize),
     /// This many bytes arrived, and the socket is now empty.
@@ -112,7 +109,7 @@ impl Worker {
     }
 
     /// Whether the batch must be executed before more input is read.
-    fn is_batch_full(&self) -> bool {
+    pub(super) fn is_batch_full(&self) -> bool {
         self.shared.len() - self.shared_used < 2 * READ || self.batch.requests.len() >= REQUESTS
     }
 
@@ -220,11 +217,12 @@ impl Worker {
     /// Parses input in the shared buffer. What it leaves is kept in an allocation of its exact size. Returns whether
     /// that must be parsed again.
     #[inline]
-    fn parse_shared(&mut self, token: usize, start: usize, end: usize, limits: &Limits) -> bool {
+    pub(super) fn parse_shared(&mut self, token: usize, start: usize, end: usize, limits: &Limits) -> bool {
         let connection = &mut self.connections[token];
         let input = &self.shared[start..end];
         let exclusive = self.engine.exclusive.as_ref();
         let (server, batch, template) = (self.server, &mut self.batch, &mut self.template);
+        let big = batch.big.len();
         let mut parse = Parse { server, template, exclusive, batch, connection, token, limits };
         let parsed = parse.all(Source::Shared(start, end), input);
         let rest = &input[parsed.bytes..];
@@ -233,7 +231,7 @@ impl Worker {
             connection.pending = rest.to_vec();
         }
         connection.unparsed = parsed.more;
-        connection.sends_big = parsed.big;
+        connection.sends_big = parsed.big || self.batch.big.len() > big;
         self.shared_used = end;
         parsed.more
     }
@@ -268,52 +266,6 @@ impl Worker {
         match read {
             Read::Drained(n) if parsed.more => Read::More(n),
             read => read,
-        }
-    }
-
-    /// Reads the rest of a large argument of which `n` bytes of the request have arrived.
-    #[cold]
-    fn read_behind(&mut self, n: usize, token: usize, limits: &Limits) -> Read {
-        if !self.connections[token].parser.is_receiving() {
-            return Read::More(n);
-        }
-        match self.read_big(token, limits) {
-            // The next read returns the same.
-            Read::Ended => Read::More(n),
-            Read::More(more) => Read::More(n + more),
-            Read::Drained(more) => Read::Drained(n + more),
-        }
-    }
-
-    /// Reads directly into the buffers of large arguments, and a little of what follows each of them into the shared
-    /// buffer. A client that sends such arguments one after the other needs one call and hardly a copy for each.
-    fn read_big(&mut self, token: usize, limits: &Limits) -> Read {
-        let mut total = 0;
-        loop {
-            let connection = &mut self.connections[token];
-            let (spare, start) = (connection.parser.spare(), self.shared_used);
-            let room = spare.len();
-            let read = connection.socket.read_scattered(spare, &mut self.shared[start..start + READ_BEHIND_BIG]);
-            let (n, more) = match outcome(&connection.socket, read, room + READ_BEHIND_BIG) {
-                Read::Ended if total == 0 => return Read::Ended,
-                // The next read returns the same.
-                Read::Ended => return Read::More(total),
-                Read::More(n) => (n, true),
-                Read::Drained(n) => (n, false),
-            };
-            total += n;
-            // SAFETY: the socket wrote to the buffer that `spare` returned before it wrote to the shared buffer.
-            unsafe { connection.parser.filled(n.min(room)) };
-            // A request that exceeds the limit stays unparsed: `after_read` detects it and closes the connection.
-            let is_whole = n > room && !limits.query_buffer_exceeded(connection.buffered_input());
-            if is_whole {
-                self.parse_shared(token, start, start + n - room, limits);
-            }
-            let connection = &self.connections[token];
-            let is_full = self.is_batch_full() || total >= BIG_READ || connection.unparsed;
-            if !more || is_full || !connection.parser.is_receiving() {
-                return if more || connection.unparsed { Read::More(total) } else { Read::Drained(total) };
-            }
         }
     }
 
@@ -803,7 +755,7 @@ impl Parse<'_> {
     }
 }
 
-fn outcome(socket: &Socket, read: io::Result<usize>, room: usize) -> Read {
+pub(super) fn outcome(socket: &Socket, read: io::Result<usize>, room: usize) -> Read {
     match read {
         Ok(0) => Read::Ended,
         Ok(n) if n == room || socket.has_more() => Read::More(n),

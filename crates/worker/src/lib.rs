@@ -19,6 +19,7 @@ mod feeding;
 mod handshake;
 mod input;
 mod invalidation;
+mod large_arguments;
 mod long_script;
 mod migrating;
 pub mod output;
