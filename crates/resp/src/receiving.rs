@@ -1,9 +1,9 @@
 //! The buffer for a big argument.
 //!
 //! It grows with the bytes received, not with the stated length: 64 KiB at first, then to at most four times the bytes
-//! received or about to be read, and never beyond the argument, so that the store can keep it as it is. The line end behind the argument is
-//! compared and not kept. **Invariant**: `buffer.len() + needs` is always the length of the argument and its line end;
-//! `buffer` contains only received bytes.
+//! received or about to be read, and never beyond the argument, so that the store can keep it as it is. The line end
+//! behind the argument is compared and not kept. **Invariant**: `buffer.len() + needs` is always the length of the
+//! argument and its line end; `buffer` contains only received bytes.
 
 use std::mem::MaybeUninit;
 
