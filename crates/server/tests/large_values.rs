@@ -226,7 +226,7 @@ fn values_of_all_sizes_arrive_in_any_pieces() {
         replies.extend([&b"+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n*3\r\n+OK\r\n"[..], more.as_bytes()].concat());
         replies.extend([b"*2\r\n", &tailed[..], &bulk, &bulk].concat());
     }
-    for_workers(&["--appendonly", "yes"], |server| {
+    for_workers(&["--appendonly", "yes", "--enable-debug-command", "yes"], |server| {
         for (appendfsync, piece) in [("everysec", 1_000_003), ("everysec", 4_099), ("always", 100_003), ("no", 17_001)]
         {
             let mut client = server.client();
@@ -239,6 +239,12 @@ fn values_of_all_sizes_arrive_in_any_pieces() {
             });
             expect(&mut stream, &replies);
             sent.join().expect("no panic");
+            // The append-only file has them too.
+            let digest =
+                |client: &mut Connection| cmd("DEBUG").arg("DIGEST").query::<String>(client).expect("a digest");
+            let before = digest(&mut client);
+            cmd("DEBUG").arg("LOADAOF").exec(&mut client).expect("loaded");
+            assert_eq!(digest(&mut client), before);
         }
     });
 }
