@@ -520,6 +520,25 @@ fn a_panic_writes_a_crash_report_and_ends_the_process() {
 }
 
 #[test]
+fn a_thread_of_the_allocator_returns_memory_unless_it_is_disabled() {
+    let mut server = Server::start(&[]);
+    let pid = server.pid();
+    let has_thread = || {
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+        let mut names = tasks.flatten().map(|task| fs::read_to_string(task.path().join("comm")).unwrap_or_default());
+        names.any(|name| name.starts_with("jemalloc_bg"))
+    };
+    for (setting, expected) in [("yes", true), ("no", false), ("yes", true)] {
+        assert_eq!(server.ask(&format!("CONFIG SET jemalloc-bg-thread {setting}")), "+OK");
+        let deadline = Instant::now() + WAIT_LIMIT;
+        while has_thread() != expected {
+            assert!(Instant::now() < deadline, "jemalloc-bg-thread {setting}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+#[test]
 fn the_log_and_the_title_follow_config_set() {
     let mut server = Server::start(&["--enable-debug-command", "yes"]);
     for change in ["log-format json log-timestamp-format milliseconds", "proc-title-template T-{port}"] {

@@ -144,6 +144,7 @@ fn run(
     acl_file::load_at_start(server, &server.acl, users)?;
     crash::attach(server);
     server.watchdog.configure(server, &server.config.values())?;
+    crate::memory::configure_purging(&server.config.values());
     signals::listen(server)?;
     let outcome = work(server, listeners);
     server.scripting.sessions.end_all();
