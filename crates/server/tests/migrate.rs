@@ -225,6 +225,25 @@ impl Slow {
 }
 
 #[test]
+fn values_are_compressed_unless_rdbcompression_is_off() {
+    for_workers(&[], |source| {
+        let (mut client, value) = (source.client(), "x".repeat(2000));
+        for (setting, is_plain) in [("no", true), ("yes", false)] {
+            let slow = Slow::new();
+            let port = slow.port();
+            ask::<()>(&mut client, &["CONFIG", "SET", "rdbcompression", setting]).expect("a setting");
+            ask::<()>(&mut client, &["SET", "a", &value]).expect("a write");
+            std::thread::scope(|scope| {
+                let target = scope.spawn(|| slow.serve(1, |_| ()));
+                assert_eq!(migrate(&mut client, port, &["a", "0", "10000"]), "OK");
+                let seen = target.join().expect("the target");
+                assert_eq!(seen[0].contains(&value), is_plain, "{seen:?}");
+            });
+        }
+    });
+}
+
+#[test]
 fn keys_changed_during_migration_are_resent_and_deleted_ones_removed() {
     for_workers(&[], |source| {
         let (slow, mut source_client) = (Slow::new(), source.client());

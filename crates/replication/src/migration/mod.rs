@@ -84,6 +84,8 @@ pub struct MigrationJob {
     pub db: usize,
     /// The keys.
     pub packed_keys: Vec<PackedKey>,
+    /// Whether values are compressed.
+    pub compress: bool,
     /// The first error, as the client receives it.
     pub failure: Option<String>,
     /// Watches the keys from the moment they were packed.
