@@ -118,7 +118,7 @@ impl Engine {
         self.server.admission.set(Reasons::MONITORED, false);
         let mut reply = Vec::new();
         if let Err(error) = self.debug_here(client, script_call, args, context.reborrow(), &mut reply) {
-            Reply::new(&mut reply, client.version).error(error.0.as_bytes());
+            Reply::new(&mut reply, client.version).error(error.bytes());
         }
         DebugConsole(context.yielder).send(&reply);
         if let Some(connection) = context.yielder.connection() {
@@ -155,6 +155,6 @@ impl Engine {
     /// The error that a script ended with. It is counted here unless it was counted for a command.
     fn record_failure(&mut self, failure: &Failure) -> Error {
         self.error_is_counted = failure.is_counted();
-        Error::new(failure.to_string())
+        Error::raw(failure.text())
     }
 }

@@ -135,7 +135,11 @@ impl Engine {
         }
         let block = self.block.take();
         let waiter = block.map(|block| self.block_request(client, invocation, block, &mut locked));
-        let waiter = waiter.or_else(|| self.waits.take());
+        let waiter = waiter.or_else(|| {
+            let waiter = self.waits.take()?;
+            self.begin_pending(client, invocation);
+            Some(waiter)
+        });
         if self.effects.commit(&keyspace.log, args) {
             client.write_offset = keyspace.log.offset();
         }
@@ -307,7 +311,7 @@ impl Engine {
     #[inline]
     pub(super) fn answer(&self, client: &Client, result: Result<(), Error>, out: &mut Vec<u8>) -> Result<(), Error> {
         if let Err(error) = &result {
-            Reply::new(out, client.version).error(error.0.as_bytes());
+            Reply::new(out, client.version).error(error.bytes());
         }
         result
     }
@@ -383,7 +387,7 @@ impl Engine {
         self.stats.count(command.id, ticks, self.effects.dirty(), self.runtime_config.latency_tracking);
         if let Err(error) = result {
             let is_counted = std::mem::take(&mut self.error_is_counted);
-            self.stats.count_failure(command.id, (!is_counted).then_some(error.0.as_bytes()));
+            self.stats.count_failure(command.id, (!is_counted).then_some(error.bytes()));
         }
         ticks
     }

@@ -504,6 +504,8 @@ impl Engine {
             Resolved::Unknown => unknown_command(args),
             Resolved::UnknownSubcommand(container) => unknown_subcommand(container, args),
         };
+        // Also ends CLIENT CACHING, which applies to the next request.
+        client.last_command = u32::MAX;
         self.refuse(client, None, &error, false, out);
         None
     }

@@ -11,7 +11,7 @@
 use super::debugging::DebugConsole;
 use super::engine::{Engine, Keys};
 use super::invocation::{DataCall, Invocation, ScriptContext};
-use super::permission::{OUT_OF_MEMORY, wrong_arity};
+use super::permission::{OUT_OF_MEMORY, unknown_subcommand, wrong_arity};
 use super::routing::ScriptSlot;
 use crate::handlers::Handler;
 use crate::rejection;
@@ -176,7 +176,7 @@ impl Engine {
             Ok(Err(failure)) => {
                 Reply::new(out, client.version).error(failure.text());
                 self.error_is_counted = failure.is_counted();
-                Err(Error::new(failure.to_string()))
+                Err(Error::raw(failure.text()))
             }
         }
     }
@@ -274,6 +274,7 @@ impl Engine {
             self.effects.begin_group();
         }
         self.freeze_clock();
+        self.effects.set_by_script(true);
         running.begin();
         let flags = code.flags();
         let slot = self.slot_of_script(client, request.keys().next(), flags);
@@ -290,6 +291,7 @@ impl Engine {
             allow_oom: flags.is_some_and(|flags| flags.allow_oom),
             read_only: script_call.read_only || flags.is_some_and(|flags| flags.no_writes),
             wrote: false,
+            returned_error: false,
             calls: 0,
             slot,
             is_visible: false,
@@ -305,14 +307,14 @@ impl Engine {
                     None => vm.run_script(sum, keys, arguments, &mut caller, &mut reply),
                     Some(debugger) => vm.debug_script(sum, keys, arguments, &mut caller, &mut reply, debugger),
                 };
-                (vm.map_err(|error| Failure::new(error.0.into_owned())).and_then(run), VmKind::Scripts)
+                (vm.map_err(|error| Failure::new(error.bytes())).and_then(run), VmKind::Scripts)
             }
             Code::Function(function) => {
                 let vm = interpreters.get(server, VmKind::Functions);
                 let run = |vm: &mut kvick_script::Vm| {
                     vm.call_function(&function.handle, keys, arguments, &mut caller, &mut reply)
                 };
-                (vm.map_err(|error| Failure::new(error.0.into_owned())).and_then(run), VmKind::Functions)
+                (vm.map_err(|error| Failure::new(error.bytes())).and_then(run), VmKind::Functions)
             }
         };
         let script_slot = if let ScriptSlot::One(slot) = caller.slot { Some(slot) } else { None };
@@ -323,6 +325,7 @@ impl Engine {
         self.scratch = scratch;
         self.script_us = None;
         self.script_slot = script_slot;
+        self.effects.set_by_script(false);
         self.effects.set_propagation_targets(PropagationTargets::All);
         self.in_transaction = in_transaction;
         if !in_group {
@@ -366,6 +369,8 @@ struct Caller<'r> {
     allow_oom: bool,
     /// Whether it has called a command that writes.
     wrote: bool,
+    /// Whether its result contains an error.
+    returned_error: bool,
     /// Number of commands called.
     calls: u32,
     /// The only slot whose keys it may access.
@@ -450,9 +455,8 @@ impl Caller<'_> {
         let server = self.engine.server;
         let command = match server.catalogue.resolve(args) {
             Resolved::Command(command) => command,
-            Resolved::Unknown | Resolved::UnknownSubcommand(_) => {
-                return Err(Error::text("ERR Unknown command called from script"));
-            }
+            Resolved::Unknown => return Err(Error::text("ERR Unknown command called from script")),
+            Resolved::UnknownSubcommand(container) => return Err(unknown_subcommand(container, args)),
         };
         if let Some(error) = self.refusal(command, args) {
             return self.refuse(command, error);
@@ -556,8 +560,8 @@ impl Host for Caller<'_> {
         let result = self.run(scratch.args(), version, reply);
         self.scratch = scratch;
         if let Err(error) = result {
-            self.engine.stats.count_error(error.0.as_bytes());
-            Reply::new(reply, version).error(error.0.as_bytes());
+            self.engine.stats.count_error(error.bytes());
+            Reply::new(reply, version).error(error.bytes());
         }
         self.calls += 1;
         if self.calls.is_multiple_of(CALLS_PER_CLOCK_READ) {
@@ -570,14 +574,20 @@ impl Host for Caller<'_> {
         scratch.load(request);
         let args = scratch.args();
         let known = match self.engine.server.catalogue.resolve(args) {
-            Resolved::Command(command) => {
-                let permitted = || self.engine.permits(self.client, command, args).is_ok();
-                command.spec.accepts(args.len()).then(permitted)
-            }
+            Resolved::Command(command) => Some(self.engine.permits(self.client, command, args).is_ok()),
             Resolved::Unknown | Resolved::UnknownSubcommand(_) => None,
         };
         self.scratch = scratch;
         known
+    }
+
+    fn note_returned_error(&mut self, text: &[u8]) {
+        self.engine.stats.count_error(text);
+        if !std::mem::replace(&mut self.returned_error, true)
+            && let Resolved::Command(command) = self.engine.server.catalogue.resolve(self.request)
+        {
+            self.engine.stats.count_failure(command.id, None);
+        }
     }
 
     fn log(&mut self, level: LogLevel, line: &[u8]) {

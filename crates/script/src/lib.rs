@@ -57,6 +57,9 @@ pub trait Host {
     /// wrong.
     fn may_call(&mut self, request: &[&[u8]]) -> Option<bool>;
 
+    /// The script has ended with a value that contains an error, which no command returned.
+    fn note_returned_error(&mut self, _text: &[u8]) {}
+
     /// Writes a line to the server's log.
     fn log(&mut self, level: LogLevel, line: &[u8]);
 

@@ -105,8 +105,7 @@ fn read_head(code: &[u8]) -> Result<(String, Range<usize>), Failure> {
         ));
     }
     if !head.engine.eq_ignore_ascii_case(b"lua") {
-        let engine = String::from_utf8_lossy(&head.engine);
-        return Err(Failure::new(format!("ERR Engine '{engine}' not found")));
+        return Err(Failure::new([b"ERR Engine '", &head.engine[..], b"' not found"].concat()));
     }
     Ok((name, head.code))
 }

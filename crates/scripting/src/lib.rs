@@ -232,8 +232,7 @@ impl Scripting {
     pub fn compile(&self, vm: &mut Vm, sum: &Sum, text: &[u8], is_permanent: bool) -> Result<Arc<Script>, Error> {
         let shebang = Shebang::of_script(text).map_err(error_of)?;
         if !shebang.engine.eq_ignore_ascii_case(b"lua") {
-            let engine = String::from_utf8_lossy(&shebang.engine);
-            return Err(Error::new(format!("ERR Could not find scripting engine '{engine}'")));
+            return Err(Error::quoting(&[b"ERR Could not find scripting engine '", &shebang.engine, b"'"]));
         }
         vm.compile_script(sum.digits(), &text[shebang.code]).map_err(error_of)?;
         let (script, removed) = self.scripts.lock().add(*sum, text, shebang.flags, is_permanent);
@@ -350,5 +349,5 @@ fn identity(core: &Core) -> Identity {
 }
 
 fn error_of(failure: Failure) -> Error {
-    Error::new(failure.to_string())
+    Error::raw(failure.text())
 }

@@ -135,7 +135,7 @@ fn replies_match_valkeys() {
         assert_eq!(migrate(&mut source_client, port, &["c", "0", "1000", "AUTH", "public"]), wrong);
         assert_eq!(migrate(&mut source_client, port, &["c", "0", "1000", "AUTH2", "default", "secret"]), "OK");
         ask::<()>(&mut source_client, &["SET", "d", "4"]).expect("a write");
-        let refused = "IOERR error or timeout connecting to the client";
+        let refused = "IOERR error or timeout writing to target instance";
         assert_eq!(migrate(&mut source_client, 1, &["d", "0", "1000"]), refused);
         assert_eq!(reply(&mut source_client, &["MIGRATE", "127.0.0.1", "port", "d", "0", "1000"]), refused);
         let info: String = ask(&mut source_client, &["INFO", "stats"]).expect("a page");

@@ -239,7 +239,13 @@ fn files_includes_standard_input_and_options_are_read_in_order() {
 #[test]
 fn startup_messages_have_the_order_that_tools_expect() {
     let mut server = Server::start(&[]);
-    let words = ["is starting", "Configuration loaded", "Running mode=standalone, port=0.", "Server initialized"];
+    let words = [
+        "oO0OoO0OoO0Oo Valkey is starting oO0OoO0OoO0Oo",
+        "Kvick version=",
+        "Configuration loaded",
+        "Running mode=standalone, port=0.",
+        "Server initialized",
+    ];
     assert!(in_order(&server.log, &words), "{}", server.log);
     let beginning = format!("{}:M ", server.pid());
     assert!(server.log.lines().all(|line| line.starts_with(&beginning)), "{}", server.log);

@@ -344,3 +344,41 @@ fn clients_get_their_own_replies_during_a_long_script_that_waited_for_locks() {
         }
     });
 }
+
+#[test]
+fn refused_commands_have_valkeys_errors() {
+    let server = Server::start(&[]);
+    let mut raw = server.raw();
+    let call = |words: &str| format!("return redis.pcall({words}).err");
+    let cases = [
+        ("'NOSUCH'", "ERR Unknown command called from script"),
+        ("'XGROUP', 'nosuch'", "ERR unknown subcommand 'nosuch'. Try XGROUP HELP."),
+        ("'DEL', 'k'", "ERR ACL failure in script: User limited has no permissions to run the 'del' command"),
+        ("'GET', 'other'", "ERR ACL failure in script: No permissions to access a key"),
+    ];
+    raw.ask(&["ACL", "SETUSER", "limited", "on", "nopass", "+@all", "-del", "~k"], "+OK\r\n");
+    raw.ask(&["AUTH", "limited", "any"], "+OK\r\n");
+    for (words, error) in cases {
+        raw.ask(&["EVAL", &call(words), "0"], &format!("${}\r\n{error}\r\n", error.len()));
+    }
+}
+
+#[test]
+fn permissions_of_every_command_can_be_checked_without_its_arguments() {
+    const CHECK: &str = "local n = 0 for _, name in ipairs(ARGV) do
+        n = n + (redis.acl_check_cmd(unpack((function() local words = {} for word in name:gmatch('[^|]+') do
+            words[#words + 1] = word end return words end)())) and 1 or 0)
+    end return n";
+    let server = Server::start(&[]);
+    let mut client = server.client();
+    let names: Vec<String> = cmd("COMMAND").arg("LIST").query(&mut client).expect("names");
+    let check = |client: &mut Connection| -> usize {
+        cmd("EVAL").arg(CHECK).arg(0).arg(&names).query(client).expect("a number")
+    };
+    assert_eq!(check(&mut client), names.len());
+    let user = ["SETUSER", "limited", "on", "nopass", "+@all", "-get", "~a*", "&c*", "db=0"];
+    let set = cmd("ACL").arg(&user).exec(&mut client);
+    set.or_else(|_| cmd("ACL").arg(&user[..8]).exec(&mut client)).expect("a user");
+    cmd("AUTH").arg("limited").arg("any").exec(&mut client).expect("a password");
+    assert!((1..names.len()).contains(&check(&mut client)));
+}

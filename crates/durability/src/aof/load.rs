@@ -297,7 +297,7 @@ impl Replay<'_> {
                 Err(error) => {
                     logging::warning(format_args!(
                         "Error reading the append only file {}, error: {}",
-                        self.name, error.0
+                        self.name, error
                     ));
                     break Err(Stop::Failed);
                 }

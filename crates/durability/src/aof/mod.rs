@@ -250,6 +250,11 @@ impl Aof {
         self.waiting_workers[worker].store(true, Ordering::SeqCst);
     }
 
+    /// Whether the log is synced up to an offset. False while the append-only file is disabled.
+    pub fn is_synced(&self, offset: u64) -> bool {
+        self.status.lock().state != State::Off && self.synced() >= offset
+    }
+
     /// The log offset that has been synced, if the append-only file is enabled.
     pub fn synced(&self) -> u64 {
         self.synced.load(Ordering::SeqCst)

@@ -106,8 +106,6 @@ pub struct WaitingClient {
     pub ticket: u64,
     /// Protocol of the reply.
     pub version: Version,
-    /// The command's index in the command table.
-    pub command: u32,
 }
 
 /// The server's migration state.

@@ -101,7 +101,7 @@ pub fn delete_migrated(job: &mut MigrationJob, active_keys: &ActiveKeys, db: &mu
             }
             Ok(Change::Keep) => false,
             Err(error) => {
-                job.failure.get_or_insert(error.0.into_owned());
+                job.failure.get_or_insert(error.to_string());
                 false
             }
         };

@@ -168,12 +168,7 @@ fn migrate(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     for packed_key in packed_keys.iter().filter(|packed_key| !packed_key.is_duplicate && !request.copy) {
         cx.server.migration.active_keys.begin(number, &packed_key.key);
     }
-    let client = WaitingClient {
-        info: cx.client.info.clone(),
-        ticket: 0,
-        version: cx.client.version,
-        command: cx.client.last_command,
-    };
+    let client = WaitingClient { info: cx.client.info.clone(), ticket: 0, version: cx.client.version };
     let watcher = Arc::new(Watcher::default());
     let job = MigrationJob {
         request,
