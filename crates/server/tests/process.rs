@@ -527,7 +527,7 @@ fn a_panic_writes_a_crash_report_and_ends_the_process() {
 
 #[test]
 fn a_thread_of_the_allocator_returns_memory_unless_it_is_disabled() {
-    let mut server = Server::start(&[]);
+    let server = Server::start(&[]);
     let pid = server.pid();
     let has_thread = || {
         let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
