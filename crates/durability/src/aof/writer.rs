@@ -9,6 +9,7 @@ use super::commit::Commits;
 use super::group_commit::GroupCommit;
 use super::load::{self, Failed};
 use super::rewrite;
+use super::tail::Tail;
 use super::{Aof, State, TimeMark};
 use crate::DurableCore;
 use kvick_config::tables::persistence::NO_APPENDFSYNC_ON_REWRITE;
@@ -80,6 +81,8 @@ pub fn start(core: &'static DurableCore) -> io::Result<()> {
 /// The file being written.
 pub(super) struct Increment {
     pub file: File,
+    /// Its name in the AOF directory.
+    pub name: Vec<u8>,
     /// Bytes in it.
     pub size: u64,
     /// The bytes that are durable, in the file or in the [journal](super::journal).
@@ -90,8 +93,8 @@ pub(super) struct Increment {
 
 impl Increment {
     /// A file that is written and synced up to `size`.
-    pub fn new(file: File, size: u64) -> Increment {
-        Increment { file, size, synced: size, is_journaled: false }
+    pub fn new(file: File, name: &[u8], size: u64) -> Increment {
+        Increment { file, name: name.to_vec(), size, synced: size, is_journaled: false }
     }
 
     /// Appends all bytes, or none if possible. If a partial write cannot be undone, the error includes the bytes that
@@ -139,6 +142,7 @@ pub(super) struct Writer {
     busy: bool,
     group_commit: GroupCommit,
     pub commits: Commits,
+    pub tail: Tail,
 }
 
 impl Writer {
@@ -158,12 +162,14 @@ impl Writer {
             busy: false,
             group_commit: GroupCommit::new(),
             commits: Commits::default(),
+            tail: Tail::default(),
         }
     }
 
     fn run(&mut self) {
         loop {
             while self.handle_order() {}
+            self.update_tail();
             if self.aof.replies_await_fsync() {
                 self.group_commit.wait(self.aof);
                 self.group_commit.begin(self.aof);
@@ -172,8 +178,8 @@ impl Writer {
             self.sync_if_due();
             self.aof.reply_to_waiting_clients(self.core);
             let due = self.update_journal().unwrap_or(SLEEP_MAX);
-            if wrote && self.busy && !self.aof.is_always() {
-                std::thread::sleep(PAUSE);
+            if wrote && self.busy && self.core.keyspace.log.is_in_tail(u64::MAX) {
+                std::thread::park_timeout(PAUSE);
             } else {
                 self.sleep(due);
             }
@@ -252,16 +258,33 @@ impl Writer {
         }
         let target = until.min(self.core.keyspace.log.offset());
         let mut wrote = false;
-        while let Some(piece) = self.next_piece(target) {
-            wrote = true;
-            if !self.write_piece(&piece) {
+        if let Some(begun) = self.tail.begun_at().filter(|begun| *begun <= target) {
+            if !self.write_until(begun, &mut wrote) {
                 return false;
             }
+            self.anchor_begun_tail();
+        }
+        if !self.write_until(target, &mut wrote) {
+            return false;
         }
         if let Some(follower) = &self.follower {
             self.aof.written.store(follower.offset(), Ordering::SeqCst);
         }
+        if wrote {
+            self.release_tail();
+        }
         wrote
+    }
+
+    /// Writes what the log holds before `target`. Returns whether that succeeded.
+    fn write_until(&mut self, target: u64, wrote: &mut bool) -> bool {
+        while let Some(piece) = self.next_piece(target) {
+            *wrote = true;
+            if !self.write_piece(&piece) {
+                return false;
+            }
+        }
+        true
     }
 
     /// The next bytes of the log before `target`, all from the same second.
@@ -292,8 +315,11 @@ impl Writer {
 
     fn write_piece(&mut self, piece: &[u8]) -> bool {
         if let Some(second) = self.timestamp.take() {
-            self.unwritten.extend_from_slice(format!("#TS:{second}\r\n").as_bytes());
+            let annotation = format!("#TS:{second}\r\n");
+            self.anchor_annotation(annotation.len());
+            self.unwritten.extend_from_slice(annotation.as_bytes());
         }
+        self.tail.advance(piece.len());
         if !self.unwritten.is_empty() {
             self.unwritten.extend_from_slice(piece);
             return self.retry_write();
@@ -489,6 +515,8 @@ impl Writer {
         }
         self.close_journal();
         self.publish_synced();
+        // At the end of the server this deletes the tail.
+        self.update_tail();
         self.unwritten.is_empty()
     }
 
@@ -519,6 +547,7 @@ impl Writer {
             self.aof_dir.remove_temporary();
         }
         self.aof.follows_log.store(false, Ordering::SeqCst);
+        self.end_tail();
         (self.follower, self.increment, self.rewriting) = (None, None, None);
         self.unwritten.clear();
         self.timestamp = None;
