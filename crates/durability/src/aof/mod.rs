@@ -288,7 +288,7 @@ impl Aof {
         if sleeps {
             self.wake();
         }
-        sleeps || !log.is_in_tail(log.offset())
+        !log.seal_tail() || sleeps
     }
 
     /// Sends an order.

@@ -1,8 +1,9 @@
 //! The thread that owns the files: it writes what the log holds, syncs it, and carries out orders.
 //!
-//! Under load it avoids being woken by every turn of a worker: if its last sleep was short, it pauses briefly after
-//! each write instead of waiting to be woken, and so writes larger batches. With `appendfsync always` replies wait for
-//! it, so it pauses only to gather more of them.
+//! Under load it avoids being woken by every turn of a worker: if its last sleep was short, or it had much to write, it
+//! pauses briefly after each write instead of waiting to be woken, and so writes larger batches. Meanwhile the tail has
+//! the records. If there is no tail, or with `appendfsync always`, replies wait for it, so it does not pause, except to
+//! gather more of them for a sync.
 
 use super::aof_dir::{AofDir, Logged, log_error, reason};
 use super::commit::Commits;
@@ -26,8 +27,12 @@ use std::time::{Duration, Instant};
 
 /// A shorter sleep indicates load.
 const SHORT_SLEEP: Duration = Duration::from_micros(60);
-/// The pause between writes under load.
+/// Writing more at a time indicates load too.
+const LOAD_BYTES: u64 = 8 * 1024;
+/// The pause between writes under load: if clients send much, it is longer, so that the thread seldom interrupts a
+/// worker.
 const PAUSE: Duration = Duration::from_millis(1);
+const LONG_PAUSE: Duration = Duration::from_millis(4);
 /// How often `everysec` syncs.
 const SYNC_PERIOD: Duration = Duration::from_secs(1);
 /// A longer sync counts as one that delayed writes.
@@ -174,12 +179,15 @@ impl Writer {
                 self.group_commit.wait(self.aof);
                 self.group_commit.begin(self.aof);
             }
+            let size = self.aof.current_size.load(Ordering::Relaxed);
             let wrote = self.write_available(u64::MAX);
+            let is_loaded = self.aof.current_size.load(Ordering::Relaxed).saturating_sub(size) >= LOAD_BYTES;
+            self.busy |= is_loaded;
             self.sync_if_due();
             self.aof.reply_to_waiting_clients(self.core);
             let due = self.update_journal().unwrap_or(SLEEP_MAX);
             if wrote && self.busy && self.core.keyspace.log.is_in_tail(u64::MAX) {
-                std::thread::park_timeout(PAUSE);
+                std::thread::park_timeout(if is_loaded { LONG_PAUSE } else { PAUSE });
             } else {
                 self.sleep(due);
             }
@@ -522,6 +530,8 @@ impl Writer {
 
     /// Starts writing what this follower reads.
     pub fn begin(&mut self, follower: Follower, increment: Increment) {
+        // It is of another increment.
+        self.end_tail();
         let offset = follower.offset();
         self.aof.written.store(offset, Ordering::SeqCst);
         self.aof.released.store(offset, Ordering::SeqCst);

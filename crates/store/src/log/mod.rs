@@ -78,8 +78,9 @@ struct Inner {
     aof_only: VecDeque<AofOnly>,
     /// Number of the next AOF-only record.
     next_aof_only: u64,
-    /// The copy that outlives the process.
+    /// The copy that outlives the process, and the offset up to which it is sealed.
     tail: Option<Tail>,
+    sealed: u64,
 }
 
 /// Records that are stored beside the log's bytes.
@@ -130,7 +131,6 @@ impl WriteLog {
         let (first, last) = batch.databases;
         // An AOF-only record needs log bytes after it, or followers would not look for it; EXEC provides them.
         let needs_transaction = batch.record_count > 1 || !aof_only.is_empty();
-        let before = inner.end;
         if needs_transaction {
             inner.push_shared(MULTI);
         }
@@ -154,7 +154,6 @@ impl WriteLog {
         if needs_transaction {
             inner.push_shared(EXEC);
         }
-        self.end_group(&mut inner, before);
         self.publish(&inner);
     }
 
@@ -178,7 +177,6 @@ impl WriteLog {
         } else {
             inner.selected = None;
         }
-        let before = inner.end;
         if self.has_readers() {
             inner.push(bytes);
         } else {
@@ -186,7 +184,6 @@ impl WriteLog {
         }
         if let Some(tail) = inner.tail.as_mut().filter(|_| !replica_only) {
             tail.push(bytes);
-            self.end_group(&mut inner, before);
         }
         self.publish(&inner);
     }
@@ -289,14 +286,21 @@ impl WriteLog {
         self.0.end.store(inner.end, Ordering::Release);
     }
 
-    /// Ends a group of records, which begins at the offset `before`, in the tail.
-    #[inline]
-    fn end_group(&self, inner: &mut Inner, before: u64) {
-        let Some(tail) = &mut inner.tail else { return };
-        tail.end_group();
-        if tail.is_full() && self.0.in_tail.load(Ordering::Relaxed) == ALL_IN_TAIL {
-            self.0.in_tail.store(before, Ordering::Release);
+    /// Seals the tail, before replies leave. Returns whether it has all records that the append-only file lacks.
+    pub fn seal_tail(&self) -> bool {
+        if self.0.in_tail.load(Ordering::Acquire) != ALL_IN_TAIL {
+            return self.is_in_tail(self.offset());
         }
+        let mut inner = self.0.inner.lock();
+        let Inner { tail, sealed, end, .. } = &mut *inner;
+        let Some(tail) = tail else { return false };
+        tail.seal();
+        if tail.is_full() {
+            self.0.in_tail.store(*sealed, Ordering::Release);
+        } else {
+            *sealed = *end;
+        }
+        !tail.is_full()
     }
 
     /// Begins a tail of this many segments at the log's end, which it returns. It counts once it has an
@@ -323,8 +327,12 @@ impl WriteLog {
     /// anchor's epoch. Returns false if there is no tail, or the file's name is too long.
     pub fn anchor_tail(&self, anchor: &mut Anchor) -> bool {
         let mut inner = self.0.inner.lock();
-        let is_anchored = inner.tail.as_mut().is_some_and(|tail| tail.anchor(anchor));
+        let is_anchored = inner.tail.as_mut().is_some_and(|tail| {
+            tail.seal();
+            tail.anchor(anchor)
+        });
         if is_anchored && self.0.in_tail.load(Ordering::Relaxed) == 0 && !inner.is_tail_full() {
+            inner.sealed = inner.end;
             self.0.in_tail.store(ALL_IN_TAIL, Ordering::Release);
         }
         is_anchored
@@ -351,8 +359,8 @@ impl WriteLog {
         inner.tail.take().map(Tail::into_memory)
     }
 
-    /// Whether all records before this offset that the append-only file lacks are in the tail. With the largest offset:
-    /// whether the tail also takes the next ones.
+    /// Whether all sealed records before this offset that the append-only file lacks are in the tail. With the largest
+    /// offset: whether the tail also takes the next ones.
     #[inline]
     pub fn is_in_tail(&self, offset: u64) -> bool {
         offset <= self.0.in_tail.load(Ordering::Acquire)

@@ -75,6 +75,7 @@ impl TestBed {
             replica_only: &[],
             aof_only: &[],
         });
+        assert!(self.log.seal_tail());
         let added = self.log.offset() as usize - before;
         let mut copy = self.log.follow_from(before as u64, Audience::All).unwrap();
         let bytes = copy.read().unwrap();

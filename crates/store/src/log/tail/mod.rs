@@ -1,8 +1,9 @@
 //! The tail of the log: a copy of the last data records in memory that outlives the process, a mapped file.
 //!
 //! The append-only file lacks records that its thread has not written yet. If the process is killed, the next start
-//! [reads](reader) them from the tail. The copy is made before the record is published in the log, and a record counts
-//! as written when the thread has appended it to the file, so one of the two always has it.
+//! [reads](reader) them from the tail. Records are copied when they are appended to the log, and **sealed** with a
+//! checksum, together with those before them, before a reply to their command leaves. A record counts as written when
+//! the thread has appended it to the file, so one of the two has each record that was acknowledged.
 //!
 //! The memory is divided into segments ([format]). Segments whose bytes are all in the file are reused, the last one
 //! first, so that a thread that keeps up needs only a few of them, which stay in the processor's cache. If no segment
@@ -39,7 +40,7 @@ pub(super) struct Tail {
     /// The place of the next frame in the memory, and the end of its segment.
     place: usize,
     segment_end: usize,
-    /// Bytes of the next frame that have been written.
+    /// Bytes of the next frame that have been written, and are to be sealed.
     pending: usize,
     /// The position of the next frame.
     position: u64,
@@ -104,7 +105,7 @@ impl Tail {
         self.slot = 1 - self.slot;
     }
 
-    /// Adds bytes to the present group of records.
+    /// Copies records, or a part of them.
     #[inline]
     pub fn push(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() && !self.is_full {
@@ -121,15 +122,14 @@ impl Tail {
         }
     }
 
-    /// Ends the present group of records.
-    #[inline]
-    pub fn end_group(&mut self) {
+    /// Completes the frame of the records since the last one. They are complete, including what belongs together.
+    pub fn seal(&mut self) {
         if !self.is_full {
-            self.seal(true);
+            self.end_frame(true);
         }
     }
 
-    fn seal(&mut self, ends_group: bool) {
+    fn end_frame(&mut self, ends_group: bool) {
         let len = self.pending;
         if len == 0 {
             return;
@@ -143,7 +143,7 @@ impl Tail {
 
     #[cold]
     fn next_segment(&mut self) {
-        self.seal(false);
+        self.end_frame(false);
         let Some(number) = self.free.pop() else {
             self.is_full = true;
             return;

@@ -60,7 +60,7 @@ fn records_are_found_from_every_position() {
         let (one, two) = group.split_at(group.len() / 2);
         tail.push(one);
         tail.push(two);
-        tail.end_group();
+        tail.seal();
     }
     assert!(!tail.is_full() && tail.used.len() > 1);
     drop(tail);
@@ -82,7 +82,7 @@ fn records_are_found_from_every_position() {
 fn group_is_found_only_if_it_is_complete() {
     let (mut tail, shared) = tail(4);
     tail.push(b"first");
-    tail.end_group();
+    tail.seal();
     tail.push(&[b'x'; 2 * SEGMENT_BYTES]);
     drop(tail);
     assert_eq!(missing(&shared.bytes(), 1, 0), b"first");
@@ -95,12 +95,12 @@ fn group_is_found_only_if_it_is_complete() {
 fn full_tail_keeps_what_it_has_until_it_is_restarted() {
     let (mut tail, shared) = tail(2);
     tail.push(b"kept");
-    tail.end_group();
+    tail.seal();
     tail.push(&[b'x'; 3 * SEGMENT_BYTES]);
-    tail.end_group();
+    tail.seal();
     assert!(tail.is_full());
     tail.push(b"late");
-    tail.end_group();
+    tail.seal();
     tail.release(u64::MAX);
     assert!(tail.is_full());
     tail.restart(Box::new(Memory(shared.bytes(), shared.clone())), 2);
@@ -108,7 +108,7 @@ fn full_tail_keeps_what_it_has_until_it_is_restarted() {
     let (other, _) = self::tail(2);
     let before = {
         tail.push(b"next");
-        tail.end_group();
+        tail.seal();
         drop((tail, other));
         shared.bytes()
     };
@@ -121,7 +121,7 @@ fn released_segments_are_reused_and_the_rest_is_kept() {
     let group = [b'a'; SEGMENT_BYTES / 3];
     for n in 0..100u64 {
         tail.push(&group);
-        tail.end_group();
+        tail.seal();
         tail.release((n * group.len() as u64).saturating_sub(10));
     }
     assert!(!tail.is_full());
@@ -179,6 +179,7 @@ fn log_copies_what_the_append_only_file_receives() {
         log.append_raw(&record, false);
     }
     let read = data.read().unwrap();
+    assert!(log.seal_tail());
     drop(log.end_tail());
     assert!(!log.is_in_tail(log.offset()));
     assert_eq!(String::from_utf8(missing(&shared.bytes(), 1, 0)).unwrap(), String::from_utf8(read).unwrap());
@@ -191,14 +192,16 @@ fn log_says_which_records_a_full_tail_lacks() {
     log.begin_tail(Box::new(Memory(shared.bytes(), shared.clone())), SEED, 1);
     assert!(log.anchor_tail(&mut anchor("file", 0)));
     log.append_raw(b"fits", false);
+    assert!(log.seal_tail());
     let end = log.offset();
+    log.append_raw(b"is not sealed", false);
     log.append_raw(&[b'x'; SEGMENT_BYTES], false);
-    assert!(log.is_in_tail(end) && !log.is_in_tail(end + 1));
+    assert!(!log.seal_tail() && log.is_in_tail(end) && !log.is_in_tail(end + 1));
     assert_eq!(log.restart_tail(Box::new(Memory(shared.bytes(), shared.clone())), 2), log.offset());
     assert!(!log.is_in_tail(end));
     assert!(log.anchor_tail(&mut anchor("file", 0)) && log.is_in_tail(u64::MAX));
     log.append_raw(&[b'x'; SEGMENT_BYTES], false);
-    assert!(log.is_in_tail(log.offset()));
+    assert!(log.seal_tail());
     log.reset(0);
     assert!(!log.is_in_tail(1));
 }
@@ -217,7 +220,7 @@ proptest! {
         let mut at = 0;
         for len in lens {
             tail.push(&all[at..at + len]);
-            tail.end_group();
+            tail.seal();
             at += len;
         }
         drop(tail);
