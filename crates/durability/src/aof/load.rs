@@ -123,7 +123,9 @@ fn recover_from_tail(writer: &Writer) -> Result<(), Failed> {
             return Err(Failed);
         }
     };
-    logging::warning(format_args!("{} was not used: {unused}", path.display()));
+    let kept = path.with_extension("tail.unused");
+    let kept = fs::rename(&path, &kept).map_or(path, |()| kept);
+    logging::warning(format_args!("The AOF tail was not used: {unused}. It is kept as {}", kept.display()));
     Ok(())
 }
 

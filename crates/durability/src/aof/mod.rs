@@ -311,6 +311,13 @@ pub fn flush(core: &'static DurableCore) -> bool {
     outcome.recv().unwrap_or(false)
 }
 
+/// The same at the end of the process, and deletes the [tail].
+pub fn finish(core: &'static DurableCore) -> bool {
+    let (answer, outcome) = std::sync::mpsc::channel();
+    core.aof.order(Order::Finish(answer));
+    outcome.recv().unwrap_or(false)
+}
+
 /// Replays the files at startup. Workers may be running, but must not access the data meanwhile.
 pub fn load(core: &'static DurableCore) -> Result<(), Failed> {
     let (answer, outcome) = std::sync::mpsc::channel();

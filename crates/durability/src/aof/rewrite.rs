@@ -288,6 +288,8 @@ impl Writer {
         self.aof_dir.install_manifest(manifest)?;
         let size = self.aof_dir.size(&name).map_err(|_| Logged)?;
         self.remove_old_journal(&file)?;
+        // The increment has its records.
+        let _ = std::fs::remove_file(self.aof_dir.tail_path());
         let follower = self.core.keyspace.log.follow(Audience::DataOnly);
         self.begin(follower, Increment::new(file, &name, size));
         drop(global);

@@ -64,6 +64,8 @@ pub enum Order {
     Adopt(rewrite::ReceivedDump, Sender<()>),
     /// Write and sync everything; the answer is whether that succeeded.
     Flush(Sender<bool>),
+    /// The same at the end of the process.
+    Finish(Sender<bool>),
     /// The same, and stop writing.
     Stop(Sender<bool>),
     /// Delete history files, unless they must be kept.
@@ -246,6 +248,13 @@ impl Writer {
                 let _ = answer.send(());
             }
             Order::Flush(answer) => _ = answer.send(self.flush()),
+            Order::Finish(answer) => {
+                let flushed = self.flush();
+                if flushed {
+                    self.end_tail();
+                }
+                let _ = answer.send(flushed);
+            }
             Order::Stop(answer) => {
                 let flushed = self.flush();
                 self.close();
@@ -523,8 +532,6 @@ impl Writer {
         }
         self.close_journal();
         self.publish_synced();
-        // At the end of the server this deletes the tail.
-        self.update_tail();
         self.unwritten.is_empty()
     }
 

@@ -95,12 +95,14 @@ impl Tail {
 impl Writer {
     /// Creates, restarts or ends the tail, as the settings and the load require.
     pub(super) fn update_tail(&mut self) {
-        let is_wanted = self.follower.is_some() && !self.aof.is_always() && !self.core.is_shutting_down();
-        if !is_wanted {
+        let Some(follower) = self.follower.as_ref().filter(|_| !self.aof.is_always()) else {
             self.end_tail();
             self.tail.failed_at = None;
-        } else if self.tail.current.is_none() {
-            if self.tail.failed_at.is_none_or(|at| at.elapsed() >= RETRY) {
+            return;
+        };
+        if self.tail.current.is_none() {
+            // An idle server needs none.
+            if follower.lag() > 0 && self.tail.failed_at.is_none_or(|at| at.elapsed() >= RETRY) {
                 self.begin_tail();
             }
         } else if self.is_tail_used_up() {
