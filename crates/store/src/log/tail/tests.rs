@@ -170,7 +170,8 @@ fn log_copies_what_the_append_only_file_receives() {
     let len = record.len();
     let three = [&record[..], &record, &record].concat();
     let aof_only = [(0, b"first".to_vec()), (len, b"second".to_vec()), (3 * len, b"third".to_vec())];
-    for replica_only in [&[][..], &[0..len][..], &[len..2 * len][..], &[0..len, 2 * len..3 * len][..]] {
+    let parts = [0..len, len..2 * len, 2 * len..3 * len];
+    for replica_only in [&[][..], &parts[..1], &parts[1..2], &parts[1..]] {
         for aof_only in [&[][..], &aof_only[..1], &aof_only] {
             let databases = (aof_only.len(), 0);
             log.append(&Batch { databases, records: &three, record_count: 3, replica_only, aof_only });
