@@ -85,6 +85,7 @@ impl Engine {
         if matches!(script.known.get(), Conduct::Unknown | Conduct::Alone) {
             return None;
         }
+        script.note_use();
         let (code, known) = (Arc::new(Code::Script(script)), &mut self.confined_code.scripts);
         if known.len() >= REMEMBERED_MAX {
             known.clear();

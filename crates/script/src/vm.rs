@@ -42,6 +42,9 @@ impl Vm {
             return Err(Failure::new("ERR no memory for scripts"));
         };
         sandbox::build(global_state.lua(), kind, identity, &settings);
+        if let Some(seed) = settings.seed {
+            global_state.lua().state().random.seed(seed);
+        }
         Ok(Vm { global_state, settings, scripts: HashMap::default(), calls: 0 })
     }
 

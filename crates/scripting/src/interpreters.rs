@@ -5,7 +5,7 @@ use super::functions::Function;
 use super::scripts::Script;
 use kvick_commands::context::Error;
 use kvick_core::Core;
-use kvick_runtime::version;
+use kvick_runtime::{clock, version};
 use kvick_script::{FunctionHandle, Identity, Kind, Settings, Shebang, Vm};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
@@ -21,6 +21,8 @@ const COMPILED_MAX: usize = 1_024;
 #[derive(Default)]
 pub struct Interpreters {
     vms: [Option<Vm>; 2],
+    /// The worker that they belong to, if they are not shared.
+    worker: Option<usize>,
     /// Whether they provide the APIs enabled by `lua-enable-insecure-api`.
     pub(super) insecure: bool,
     /// The functions that a worker has loaded, by name.
@@ -34,7 +36,8 @@ impl Interpreters {
         match slot {
             Some(vm) => Ok(vm),
             None => {
-                let settings = Settings { insecure_api: self.insecure, ..Settings::default() };
+                let seed = self.worker.map(seed);
+                let settings = Settings { insecure_api: self.insecure, seed, ..Settings::default() };
                 Ok(slot.insert(Vm::new(kind, &identity(core), settings).map_err(super::error_of)?))
             }
         }
@@ -100,13 +103,19 @@ impl Interpreters {
 /// Interpreters, and their memory as of their last use.
 #[derive(Default)]
 #[repr(align(128))]
-pub(super) struct Shared {
+pub(super) struct Slot {
     interpreters: Mutex<Interpreters>,
     /// In bytes: for scripts, for functions.
     memory: [AtomicUsize; 2],
 }
 
-impl Shared {
+impl Slot {
+    /// The interpreters of a worker.
+    pub(super) fn of_worker(worker: usize) -> Self {
+        let interpreters = Interpreters { worker: Some(worker), ..Interpreters::default() };
+        Slot { interpreters: Mutex::new(interpreters), memory: Default::default() }
+    }
+
     pub(super) fn lock(&self) -> InterpretersGuard<'_> {
         InterpretersGuard { interpreters: self.interpreters.lock(), memory: &self.memory }
     }
@@ -119,6 +128,12 @@ impl Shared {
     pub(super) fn memory(&self, kind: Kind) -> usize {
         self.memory[kind as usize].load(Ordering::Relaxed)
     }
+}
+
+/// A seed for `math.random` in a worker's interpreter: scripts must not get the same numbers from several interpreters.
+fn seed(worker: usize) -> i32 {
+    let number = (worker as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (number ^ clock::unix_us().cast_unsigned().wrapping_mul(0xbf58_476d_1ce4_e5b9)).wrapping_shr(32) as i32
 }
 
 /// Access to interpreters. When it ends, their memory is noted.

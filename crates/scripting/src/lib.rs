@@ -41,7 +41,7 @@ use conduct::Known;
 use debugging::Sessions;
 use functions::Library;
 use gate::{Closed, Entered, Gate};
-use interpreters::{Interpreters, InterpretersGuard, Shared};
+use interpreters::{Interpreters, InterpretersGuard, Slot};
 use kvick_commands::context::Error;
 use kvick_core::Core;
 use kvick_resp::Args;
@@ -65,9 +65,9 @@ pub struct Scripting {
     keyspace: &'static Keyspace,
     turn: RwLock<()>,
     gate: Gate,
-    shared: Shared,
+    shared: Slot,
     /// The interpreters of workers; none if there is only one worker.
-    workers: Box<[Shared]>,
+    workers: Box<[Slot]>,
     /// The registered scripts.
     pub scripts: Mutex<Scripts>,
     /// The registered libraries.
@@ -116,8 +116,8 @@ impl Scripting {
             keyspace,
             turn: RwLock::default(),
             gate: Gate::new(workers),
-            shared: Shared::default(),
-            workers: (0..workers).map(|_| Shared::default()).collect(),
+            shared: Slot::default(),
+            workers: (0..workers).map(Slot::of_worker).collect(),
             scripts: Mutex::default(),
             libraries: RwLock::default(),
             libraries_generation: AtomicU64::new(0),
@@ -184,7 +184,7 @@ impl Scripting {
 
     /// Memory of all interpreters of a kind, in bytes, as of their last use.
     pub fn interpreter_memory(&self, kind: Kind) -> usize {
-        self.workers.iter().chain([&self.shared]).map(|shared| shared.memory(kind)).sum()
+        self.workers.iter().chain([&self.shared]).map(|slot| slot.memory(kind)).sum()
     }
 
     /// Increases with each change of libraries.

@@ -116,3 +116,14 @@ fn a_transaction_with_a_script_excludes_others() {
         assert_eq!(reply, "*2\r\n:5\r\n$1\r\n5\r\n");
     });
 }
+
+#[test]
+fn random_numbers_do_not_repeat_on_another_executor() {
+    for_executors(1, |mut harness, other| {
+        let mut numbers = std::collections::BTreeSet::new();
+        for executor in [0, other, 0, other, 0] {
+            numbers.insert(harness.run(executor, 0, "EVAL \"return tostring(math.random())\" 0"));
+        }
+        assert_eq!(numbers.len(), 5);
+    });
+}

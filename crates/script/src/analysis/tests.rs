@@ -1,3 +1,5 @@
+//! Scripts and libraries with what the analysis finds in them.
+
 use super::*;
 use crate::testing::{DIGEST, machine};
 use crate::{Kind, Settings};
