@@ -11,7 +11,7 @@
 
 use super::engine::Engine;
 use super::invocation::ScriptContext;
-use super::script_call::{ScriptCall, ScriptRun};
+use super::script_call::{Reach, ScriptCall, ScriptRun};
 use super::yielding::Yield;
 use crate::session::{Client, Fate};
 use kvick_commands::context::Error;
@@ -141,7 +141,8 @@ impl Engine {
         let mut debugger = Debugger::new(&args[1]);
         let run = self.find_code(script_call, args, &mut interpreters).and_then(|(code, request)| {
             self.check_flags(client, script_call, code.flags())?;
-            let run = ScriptRun { script_call, code: &code, debugger: Some(&mut debugger), request };
+            let (reach, debugger) = (Reach::Alone, Some(&mut debugger));
+            let run = ScriptRun { script_call, code: &code, reach, debugger, request };
             Ok(self.run_code(client, run, &mut interpreters, context.reborrow(), out))
         });
         debugger.end(&mut DebugConsole(context.yielder));

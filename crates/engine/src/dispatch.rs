@@ -97,38 +97,57 @@ impl Engine {
         }
         self.set_read_scope(client, command, args);
         let global = self.needs_global_lock(command, args);
-        let Some(scripts) = self.settle_scripts(command, global) else { return Called::BlockedByScript };
         let keys = if global { Keys::new() } else { self.keys_of(command, args) };
-        let locked = match global {
-            true => self.lock_global(admission),
-            false => self.lock_hashed(admission, client.db, &keys),
-        };
-        let Some(mut locked) = locked else { return Called::BlockedByScript };
-        if admission.is_for_open_slot()
-            && let Some(error) = self.redirect_open(client, invocation, &locked)
-        {
-            drop(locked);
-            drop(scripts);
-            if global {
-                self.enter();
-            }
-            self.effects.begin(false, kvick_store::EventClass::empty(), client.db);
-            self.refuse(client, Some(invocation), &error, true, out);
-            return Called::Done;
-        }
         let owned_head = self.remember_owned(command, owned_arg.as_deref());
-        let result = match handler {
-            Some(Handler::Data(handler)) => {
-                let call = DataCall { handler, args, hashed: &keys, owned_arg: owned_arg.take() };
-                self.run_data(client, call, &mut locked, out)
+        let mut confined = self.confined_code(client, handler, args);
+        // Twice if a script cannot be confined to its locks.
+        let (result, mut locked, scripts, entered) = loop {
+            let scripts = self.settle_scripts(command, global, confined.is_some());
+            let Some(scripts) = scripts else { return Called::BlockedByScript };
+            let locked = match global {
+                true => self.lock_global(admission),
+                false => self.lock_hashed(admission, client.db, &keys),
+            };
+            let Some(mut locked) = locked else { return Called::BlockedByScript };
+            let entered = confined.as_deref().map(|code| self.enter_confined(code));
+            if let Some(None) = entered {
+                confined = None;
+                continue;
             }
-            Some(Handler::Session(handler)) => self.run_session(client, handler, args, &mut locked, out),
-            Some(Handler::ScriptCall(script_call)) => {
-                let context = ScriptContext { locked: &mut locked, yielder };
-                self.run_script_call(client, script_call, args, context, out)
+            if admission.is_for_open_slot()
+                && let Some(error) = self.redirect_open(client, invocation, &locked)
+            {
+                drop(locked);
+                drop(scripts);
+                if global {
+                    self.enter();
+                }
+                self.effects.begin(false, kvick_store::EventClass::empty(), client.db);
+                self.refuse(client, Some(invocation), &error, true, out);
+                return Called::Done;
             }
-            // A container without behavior of its own.
-            Some(Handler::Control(_)) | None => self.answer(client, Err(wrong_arity(command)), out),
+            let result = match handler {
+                Some(Handler::Data(handler)) => {
+                    let call = DataCall { handler, args, hashed: &keys, owned_arg: owned_arg.take() };
+                    self.run_data(client, call, &mut locked, out)
+                }
+                Some(Handler::Session(handler)) => self.run_session(client, handler, args, &mut locked, out),
+                Some(Handler::ScriptCall(script_call)) => {
+                    let context = ScriptContext { locked: &mut locked, yielder, confined: confined.as_deref() };
+                    self.run_script_call(client, script_call, args, context, out)
+                }
+                // A container without behavior of its own.
+                Some(Handler::Control(_)) | None => self.answer(client, Err(wrong_arity(command)), out),
+            };
+            if !self.given_up {
+                break (result, locked, scripts, entered);
+            }
+            (self.given_up, self.error_is_counted, confined) = (false, false, None);
+            out.truncate(start);
+            drop(locked);
+            if self.ended_long_script {
+                self.end_long_script();
+            }
         };
         if client.tracking.is_some() {
             self.track_reads(&client.info, client.db, invocation, &mut locked);
@@ -148,7 +167,7 @@ impl Engine {
             self.monitor(client, invocation);
         }
         drop(locked);
-        drop(scripts);
+        drop((scripts, entered));
         if global {
             self.enter();
         }

@@ -8,6 +8,7 @@
 pub mod apply;
 pub mod batch;
 pub mod blocking;
+mod confined;
 mod cross_protocol;
 pub mod debugging;
 pub mod defrag;

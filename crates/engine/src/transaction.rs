@@ -306,7 +306,7 @@ impl Engine {
                 }
                 Some(Handler::Session(handler)) => self.run_session(client, handler, args, locked, out),
                 Some(Handler::ScriptCall(script_call)) => {
-                    let context = ScriptContext { locked: &mut *locked, yielder: &mut *yielder };
+                    let context = ScriptContext { locked: &mut *locked, yielder: &mut *yielder, confined: None };
                     self.run_script_call(client, script_call, args, context, out)
                 }
                 // UNWATCH is the only one of these that is queued: the watches have already ended.

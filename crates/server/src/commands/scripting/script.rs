@@ -187,7 +187,7 @@ fn load(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
 
 fn show(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let sum = Sum::read(&args[2]).ok_or(UNKNOWN)?;
-    let script = cx.server.scripting.scripts.lock().get(&sum).ok_or(UNKNOWN)?;
-    cx.reply.bulk(&script.text);
+    let scripts = cx.server.scripting.scripts.lock();
+    cx.reply.bulk(scripts.text(&sum).ok_or(UNKNOWN)?);
     Ok(())
 }
