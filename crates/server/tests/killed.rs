@@ -71,7 +71,7 @@ impl Round {
         Round {
             workers: if seed & 1 == 0 { "1" } else { "4" },
             appendfsync: if seed & 2 == 0 { "everysec" } else { "no" },
-            is_pipelined: seed & 4 == 0 || seed % 3 == 0,
+            is_pipelined: seed & 4 == 0 || seed.is_multiple_of(3),
             has_timestamps: seed & 8 == 0,
             condition: conditions[(seed % 7) as usize],
             kill_after: Duration::from_millis(50 + mixed),
