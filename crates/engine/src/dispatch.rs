@@ -4,6 +4,7 @@
 
 use super::engine::{Called, Engine, Keys, LONG_US};
 use super::invocation::{DataCall, Invocation, Recipient, ScriptContext};
+use super::locking::{Confined, Scripts};
 use super::permission::{Admitted, wrong_arity};
 use super::yielding::Yield;
 use crate::handlers::Handler;
@@ -99,20 +100,24 @@ impl Engine {
         let global = self.needs_global_lock(command, args);
         let keys = if global { Keys::new() } else { self.keys_of(command, args) };
         let owned_head = self.remember_owned(command, owned_arg.as_deref());
-        let mut confined = self.confined_code(client, handler, args);
-        // Twice if a script cannot be confined to its locks.
+        let mut confined = self.confined_code(client, handler, args).map(|code| (code, Confined::AtOnce));
+        // Again if a script cannot be confined to its locks now, or at all.
         let (result, mut locked, scripts, entered) = loop {
-            let scripts = self.settle_scripts(command, global, confined.is_some());
-            let Some(scripts) = scripts else { return Called::BlockedByScript };
+            let scripts = self.settle_scripts(command, global, confined.as_ref().map(|(_, start)| *start));
+            let Some(mut scripts) = scripts else { return Called::BlockedByScript };
             let locked = match global {
                 true => self.lock_global(admission),
                 false => self.lock_hashed(admission, client.db, &keys),
             };
             let Some(mut locked) = locked else { return Called::BlockedByScript };
-            let entered = confined.as_deref().map(|code| self.enter_confined(code));
-            if let Some(None) = entered {
-                confined = None;
-                continue;
+            let entered = confined.as_ref().map(|(code, _)| self.enter_confined(code));
+            if let Some(entered) = &entered {
+                if entered.is_none() {
+                    let again = confined.filter(|(_, start)| *start == Confined::AtOnce);
+                    confined = again.map(|(code, _)| (code, Confined::AfterOthers));
+                    continue;
+                }
+                scripts = Scripts::Any;
             }
             if admission.is_for_open_slot()
                 && let Some(error) = self.redirect_open(client, invocation, &locked)
@@ -133,7 +138,8 @@ impl Engine {
                 }
                 Some(Handler::Session(handler)) => self.run_session(client, handler, args, &mut locked, out),
                 Some(Handler::ScriptCall(script_call)) => {
-                    let context = ScriptContext { locked: &mut locked, yielder, confined: confined.as_deref() };
+                    let code = confined.as_ref().map(|(code, _)| &**code);
+                    let context = ScriptContext { locked: &mut locked, yielder, confined: code };
                     self.run_script_call(client, script_call, args, context, out)
                 }
                 // A container without behavior of its own.

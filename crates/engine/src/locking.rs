@@ -28,7 +28,7 @@ use kvick_commands::table::{Class, CommandInfo};
 use kvick_core::admission::Reasons;
 use kvick_core::routing::Routing;
 use kvick_resp::Args;
-use kvick_scripting::{NoScripts, Turn};
+use kvick_scripting::{NoScripts, SharedTurn, Turn};
 use kvick_store::global_lock::BiasOwner;
 use kvick_store::{Address, Key, Locked};
 use smallvec::SmallVec;
@@ -56,8 +56,19 @@ pub(super) enum Scripts {
     Any,
     /// The command runs a script alone.
     Own(#[expect(dead_code, reason = "held")] Turn<'static>),
+    /// No script may run alone: the command runs a confined one, which waited for others.
+    Shared(#[expect(dead_code, reason = "held")] SharedTurn<'static>),
     /// No script may run: the command waits for locks within its batch.
     None(#[expect(dead_code, reason = "held")] NoScripts<'static>),
+}
+
+/// When a confined script starts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Confined {
+    /// Unless the gate is closed.
+    AtOnce,
+    /// After those that closed the gate.
+    AfterOthers,
 }
 
 /// The state on which a request is admitted, limited to what changes only under the global lock: the rights epoch, some
@@ -299,9 +310,17 @@ impl Engine {
 
     /// Decides how a command relates to scripts before it takes locks; `None` when a script prevents it from running.
     #[inline]
-    pub(super) fn settle_scripts(&mut self, command: &CommandInfo, global: bool, is_confined: bool) -> Option<Scripts> {
-        if is_confined {
-            return (!self.is_all_wanted() && self.let_blocked_go_first()).then_some(Scripts::Any);
+    pub(super) fn settle_scripts(
+        &mut self,
+        command: &CommandInfo,
+        global: bool,
+        confined: Option<Confined>,
+    ) -> Option<Scripts> {
+        match confined {
+            Some(_) if self.is_all_wanted() || !self.let_blocked_go_first() => return None,
+            Some(Confined::AtOnce) => return Some(Scripts::Any),
+            Some(Confined::AfterOthers) => return self.share_turn().map(Scripts::Shared),
+            None => {}
         }
         if command.class == Class::Script {
             return self.acquire_turn().map(Scripts::Own);
@@ -318,6 +337,19 @@ impl Engine {
             }
         }
         Some(Scripts::Any)
+    }
+
+    /// Waits for scripts that run alone; `None` when one has been running for a while.
+    fn share_turn(&mut self) -> Option<SharedTurn<'static>> {
+        let mut attempts = 0;
+        loop {
+            if let Some(turn) = self.server.scripting.share_turn() {
+                return Some(turn);
+            }
+            if !self.keep_waiting(&mut attempts) {
+                return None;
+            }
+        }
     }
 
     /// Takes the right to run a script alone; `None` when another script has been running for a while.

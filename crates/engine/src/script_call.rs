@@ -28,7 +28,7 @@ use kvick_runtime::clock::Ticks;
 use kvick_runtime::logging;
 use kvick_script::{Console, Debugger, Failure, Host, Kind as VmKind, LogLevel, Propagation, Received, ScriptFlags};
 use kvick_scripting::Scripting;
-use kvick_scripting::conduct::Known;
+use kvick_scripting::conduct::{Conduct, Known};
 use kvick_scripting::debugging;
 use kvick_scripting::functions::Function;
 use kvick_scripting::interpreters::Interpreters;
@@ -324,7 +324,7 @@ impl Engine {
             read_only: script_call.read_only || flags.is_some_and(|flags| flags.no_writes),
             wrote: false,
             returned_error: false,
-            only_read: true,
+            only_read: code.known().get() == Conduct::Unknown,
             given_up: false,
             calls: 0,
             slot,
@@ -414,7 +414,7 @@ struct Caller<'r> {
     allow_oom: bool,
     /// Whether it has called a command that writes.
     wrote: bool,
-    /// Whether it has, besides that, only read keys whose locks it held from its start.
+    /// Whether it has, besides that, only read keys whose locks it held from its start. Of interest until it is known.
     only_read: bool,
     /// Whether it must end because it needs more than it may have.
     given_up: bool,

@@ -6,7 +6,7 @@
 //! consistent order: either the worker sees the closed gate, or the other thread sees the flag.
 //!
 //! **No deadlock**: [`Gate::enter`] never waits. A worker that holds partition locks and finds the gate closed clears
-//! its flag, releases the locks, and queues for the [turn](crate::Turn) like other scripts. Between `enter` and
+//! its flag, releases the locks, and queues for a [shared turn](crate::SharedTurn) before it tries again. Between `enter` and
 //! the end of the script it takes no further lock, so its flag becomes clear however long others wait for it.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -17,7 +17,8 @@
 //! While it waits for the turn, or for confined scripts to end, it holds no lock of the keyspace. A script that runs
 //! alone may wait for further locks while it holds some: their holders are neither another such script, nor a confined
 //! one, but threads that never wait while they hold a lock. A confined script takes the locks of its declared keys as
-//! any command does, and waits for nothing from then on. It [enters the gate](gate::Gate::enter) without waiting. If it
+//! any command does, and waits for nothing from then on. It [enters the gate](gate::Gate::enter) without waiting; if
+//! the gate is closed, it releases its locks and queues for a [shared turn](SharedTurn) before it tries again. If it
 //! may write, its code shows that it never needs another lock; if it has only read and needs one, it ends, releases
 //! its locks, and starts again alone. So whatever a thread waits for is held by a thread that does not wait for it.
 //!
@@ -88,23 +89,26 @@ pub struct Scripting {
 
 /// The right to run a script alone, once [no confined script](Turn::is_alone) runs. The thread that has it may wait for
 /// keyspace locks while it holds others.
-pub struct Turn<'a>(#[expect(dead_code, reason = "held")] RwLockWriteGuard<'a, ()>, Closed<'a>);
+pub struct Turn<'a>(Closed<'a>, #[expect(dead_code, reason = "held")] RwLockWriteGuard<'a, ()>);
+
+/// Prevents scripts from running alone, for a confined one that found the gate closed and is about to try again.
+pub struct SharedTurn<'a>(#[expect(dead_code, reason = "held")] RwLockReadGuard<'a, ()>);
 
 /// Prevents scripts from starting, for a command that waits for locks within its batch.
-pub struct NoScripts<'a>(#[expect(dead_code, reason = "held")] RwLockReadGuard<'a, ()>, Closed<'a>);
+pub struct NoScripts<'a>(Closed<'a>, #[expect(dead_code, reason = "held")] RwLockReadGuard<'a, ()>);
 
 impl Turn<'_> {
     /// Whether no confined script runs any more.
     #[inline]
     pub fn is_alone(&self) -> bool {
-        self.1.is_quiet()
+        self.0.is_quiet()
     }
 }
 
 impl NoScripts<'_> {
     /// Whether no confined script runs any more.
     pub fn is_alone(&self) -> bool {
-        self.1.is_quiet()
+        self.0.is_quiet()
     }
 }
 
@@ -134,7 +138,7 @@ impl Scripting {
     pub fn acquire_turn(&self, may_wait: impl Fn() -> bool) -> Option<Turn<'_>> {
         loop {
             if let Some(turn) = self.turn.try_write().or_else(|| self.turn.try_write_for(POLL_INTERVAL)) {
-                return Some(Turn(turn, self.gate.close()));
+                return Some(Turn(self.gate.close(), turn));
             }
             if !may_wait() {
                 return None;
@@ -146,12 +150,17 @@ impl Scripting {
     pub fn without_scripts(&self, may_wait: impl Fn() -> bool) -> Option<NoScripts<'_>> {
         loop {
             if let Some(guard) = self.turn.try_read_for(POLL_INTERVAL) {
-                return Some(NoScripts(guard, self.gate.close()));
+                return Some(NoScripts(self.gate.close(), guard));
             }
             if !may_wait() {
                 return None;
             }
         }
+    }
+
+    /// Waits for the script that runs alone, and those that wait for the turn. Gives up after a moment.
+    pub fn share_turn(&self) -> Option<SharedTurn<'_>> {
+        self.turn.try_read_for(POLL_INTERVAL).map(SharedTurn)
     }
 
     /// Whether scripts may run in parallel.

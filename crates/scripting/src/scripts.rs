@@ -176,7 +176,7 @@ impl Scripts {
     /// Finds a script that is about to run, and updates its last use.
     pub fn get_to_run(&mut self, sum: &Sum) -> Option<Arc<Script>> {
         let script = self.get(sum)?;
-        script.mark_used();
+        script.note_use();
         Some(script)
     }
 

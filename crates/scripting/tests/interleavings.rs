@@ -91,19 +91,42 @@ impl Program {
         self.push(Step::Open).push(Step::DropTurn)
     }
 
-    /// A confined script. With `more`, it is given up when it reaches for that, and runs alone.
+    /// A confined script. If it finds the gate closed, it waits for others, tries again, and then runs alone. With
+    /// `more`, it is given up when it reaches for that.
     fn confined(worker: usize, partitions: &[usize], more: &[usize]) -> Program {
         let mut program = Program::default();
-        program.lock_all(partitions).push(Step::Enter(worker));
-        let check = program.0.len();
-        program.push(Step::IfClosed(0)).push(Step::Begin(Kind::Confined)).push(Step::End(Kind::Confined));
-        if more.is_empty() {
-            program.unlock_all(partitions).push(Step::Leave(worker)).push(Step::Stop);
-        }
-        let give_up = program.0.len();
-        program.0[check] = Step::IfClosed(give_up);
-        program.unlock_all(partitions).push(Step::Leave(worker)).alone(partitions, more).push(Step::Stop);
+        let first = program.enter(worker, partitions);
+        program.run_confined(worker, partitions, more);
+        program.after_closed(first, worker, partitions);
+        program.push(Step::ShareTurn);
+        let second = program.enter(worker, partitions);
+        program.push(Step::DropTurn).run_confined(worker, partitions, more);
+        program.after_closed(second, worker, partitions);
+        program.push(Step::DropTurn).alone(partitions, more).push(Step::Stop);
         program
+    }
+
+    /// Takes the locks, and enters the gate. Returns the step to complete for a closed gate.
+    fn enter(&mut self, worker: usize, partitions: &[usize]) -> usize {
+        self.lock_all(partitions).push(Step::Enter(worker));
+        self.push(Step::IfClosed(0));
+        self.0.len() - 1
+    }
+
+    /// Runs to the end of the thread.
+    fn run_confined(&mut self, worker: usize, partitions: &[usize], more: &[usize]) {
+        self.push(Step::Begin(Kind::Confined)).push(Step::End(Kind::Confined));
+        self.unlock_all(partitions).push(Step::Leave(worker));
+        if !more.is_empty() {
+            self.alone(partitions, more);
+        }
+        self.push(Step::Stop);
+    }
+
+    /// Continues after the gate was closed.
+    fn after_closed(&mut self, check: usize, worker: usize, partitions: &[usize]) {
+        self.0[check] = Step::IfClosed(self.0.len());
+        self.unlock_all(partitions).push(Step::Leave(worker));
     }
 
     fn of_alone(partitions: &[usize], more: &[usize]) -> Program {

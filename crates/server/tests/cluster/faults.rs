@@ -11,9 +11,9 @@
 //! | `Disk` | a node of a migration is killed; failovers are off | the reply arrived, with `appendfsync always` | |
 //!
 //! Acknowledged writes must be found exactly once, in their order. Others whose reply did not arrive, or whose WAIT
-//! found no replica, may be found once or not at all. In rounds of `Replica`, the target of a migration is killed only if
-//! it is Kvick with `cluster-slot-takeover-replicas`: Valkey takes the slots over when it has all keys itself, but its
-//! replica need not have them. The moved keys of a migration key by key have the same gap on both sides.
+//! found no replica, may be found once or not at all. In rounds of `Replica`, the target of a migration is killed only
+//! if it is Kvick with `cluster-slot-takeover-replicas`: Valkey takes the slots over when it has all keys itself, but
+//! its replica need not have them. The moved keys of a migration key by key have the same gap on both sides.
 //!
 //! A seed determines the programs, the operation, the victim and the step. Scheduling and network timing are not
 //! controlled, so a repeated round may run differently. Seeds in a row cover all operations and pairs of programs.
