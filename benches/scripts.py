@@ -4,7 +4,8 @@
 Usage: scripts.py [ROUNDS]        (default: 5)
 
 Short scripts increment the key that they declare, 16 pipelined. Long ones do that 40 times. Servers and the load, a
-single process, share two cores, so the rate of four workers is at most that of two cores without the share of the load. Figures are medians of the rounds; all servers take turns in each. KVICK_SERVER names the server (default:
+single process, share two cores, so the rate of four workers is at most that of two cores without the share of the
+load. Figures are medians of the rounds; all servers take turns in each. KVICK_SERVER names the server (default:
 target/release/kvick-server), and KVICK_BEFORE, if set, another one to compare with.
 """
 
