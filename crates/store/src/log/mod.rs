@@ -15,7 +15,7 @@
 //!
 //! The owner of a follower limits how far it may lag: the log keeps everything that a follower has not read.
 //!
-//! If the append-only file is written, the records that it receives are also copied to the [tail](tail), which outlives
+//! If the append-only file is written, the records that it receives are also copied to the [tail], which outlives
 //! the process.
 
 mod block;

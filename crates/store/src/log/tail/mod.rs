@@ -5,9 +5,9 @@
 //! checksum, together with those before them, before a reply to their command leaves. A record counts as written when
 //! the thread has appended it to the file, so one of the two has each record that was acknowledged.
 //!
-//! The memory is divided into segments ([format]). Segments whose bytes are all in the file are reused, the last one
-//! first, so that a thread that keeps up needs only a few of them, which stay in the processor's cache. If no segment
-//! is free, the tail is **full**: it takes nothing more until its owner restarts it, with a new epoch.
+//! The memory is divided into segments ([format](mod@format)). Segments whose bytes are all in the file are reused,
+//! the last one first, so that a thread that keeps up needs only a few of them, which stay in the processor's cache.
+//! If no segment is free, the tail is **full**: it takes nothing more until its owner restarts it, with a new epoch.
 //!
 //! **Invariant**: in an epoch, positions have no gap. Bytes from the last released position on are never overwritten.
 
