@@ -135,9 +135,13 @@ class Follower:
             refusal = next((line for line in lines if line.startswith(b"-")), None)
             if refusal is None:
                 return
-            if not refusal.startswith((b"-MOVED", b"-TRYAGAIN")):
+            if refusal.startswith(b"-CLUSTERDOWN"):
+                # A node was busy for longer than the node timeout.
+                time.sleep(0.001)
+            elif refusal.startswith(b"-MOVED"):
+                self.at = 1 - self.at
+            else:
                 sys.exit(f"unexpected error: {refusal}")
-            self.at = 1 - self.at
 
 
 def load(pair, names, stop, written):

@@ -48,12 +48,12 @@ pub struct Denied {
 impl Denied {
     /// The error reply to a client.
     pub fn error(self, user: &User, command: &CommandInfo) -> Error {
-        Error::new(format!("NOPERM {}", self.text(user, command)))
+        Error::raw([b"NOPERM ", &self.text(user, command)[..]].concat())
     }
 
     /// The error for a script that calls the command.
     pub fn error_in_script(self, user: &User, command: &CommandInfo) -> Error {
-        Error::new(format!("NOPERM ACL failure in script: {}", self.text(user, command)))
+        Error::raw([b"ERR ACL failure in script: ", &self.text(user, command)[..]].concat())
     }
 
     /// The error reply of EXEC for a command that was allowed when it was queued.
@@ -72,24 +72,24 @@ impl Denied {
 
     /// The reason without the name of the key, channel or database, so that the reply reveals nothing that the client
     /// did not know.
-    fn text(self, user: &User, command: &CommandInfo) -> String {
+    fn text(self, user: &User, command: &CommandInfo) -> Vec<u8> {
         match self.reason {
             Reason::Command => self.full_text(user, command, b""),
-            Reason::Key => "No permissions to access a key".to_string(),
-            Reason::Channel => "No permissions to access a channel".to_string(),
-            Reason::Database => "No permissions to access database".to_string(),
+            Reason::Key => b"No permissions to access a key".to_vec(),
+            Reason::Channel => b"No permissions to access a channel".to_vec(),
+            Reason::Database => b"No permissions to access database".to_vec(),
         }
     }
 
     /// The reason with `name`, the argument at index `at`.
-    pub fn full_text(self, user: &User, command: &CommandInfo, name: &[u8]) -> String {
-        let (user, name) = (String::from_utf8_lossy(&user.name), String::from_utf8_lossy(name));
-        match self.reason {
-            Reason::Command => format!("User {user} has no permissions to run the '{}' command", command.full_name),
-            Reason::Key => format!("User {user} has no permissions to access the '{name}' key"),
-            Reason::Channel => format!("User {user} has no permissions to access the '{name}' channel"),
-            Reason::Database => format!("User {user} has no permissions to access database {name}"),
-        }
+    pub fn full_text(self, user: &User, command: &CommandInfo, name: &[u8]) -> Vec<u8> {
+        let (before, name, after): (&str, _, _) = match self.reason {
+            Reason::Command => (" has no permissions to run the '", command.full_name.as_bytes(), "' command"),
+            Reason::Key => (" has no permissions to access the '", name, "' key"),
+            Reason::Channel => (" has no permissions to access the '", name, "' channel"),
+            Reason::Database => (" has no permissions to access database ", name, ""),
+        };
+        [b"User ", &*user.name, before.as_bytes(), name, after.as_bytes()].concat()
     }
 
     /// The object of the refusal in ACL LOG.
@@ -188,7 +188,7 @@ impl Selector {
         let args = request.args;
         let (until, is_pattern) = match request.command.spec.channels {
             None => return Ok(()),
-            Some(Channels::Published) => (2, false),
+            Some(Channels::Published) => (args.len().min(2), false),
             Some(Channels::Subscribed) => (args.len(), false),
             Some(Channels::SubscribedPatterns) => (args.len(), true),
         };

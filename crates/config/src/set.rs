@@ -58,19 +58,26 @@ pub enum ConfigError {
     },
 }
 
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl ConfigError {
+    /// The text, which quotes the name as the caller wrote it.
+    pub fn text(&self) -> Vec<u8> {
         match self {
-            Self::Loading => f.write_str("Valkey is loading the dataset in memory"),
+            Self::Loading => b"Valkey is loading the dataset in memory".to_vec(),
             Self::Unknown { name } => {
-                let name = String::from_utf8_lossy(name);
-                write!(f, "Unknown option or number of arguments for CONFIG SET - '{name}'")
+                [b"Unknown option or number of arguments for CONFIG SET - '", &name[..], b"'"].concat()
             }
             Self::Refused { name, reason } => {
-                let name = String::from_utf8_lossy(name);
-                write!(f, "CONFIG SET failed (possibly related to argument '{name}') - {reason}")
+                let reason = reason.to_string();
+                let text = b"CONFIG SET failed (possibly related to argument '";
+                [&text[..], name, b"') - ", reason.as_bytes()].concat()
             }
         }
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(&self.text()))
     }
 }
 

@@ -185,6 +185,13 @@ impl CommandLog {
         &self.logs[kind as usize]
     }
 
+    /// Offers a command that took `us` microseconds, and whose reply has `reply_bytes` bytes, to all logs.
+    pub fn record_all(&self, us: u64, reply_bytes: usize, executed: Executed<'_>, thresholds: &Thresholds) {
+        self.record_slow(us, executed, thresholds);
+        self.record_request(executed, thresholds);
+        self.record_reply(reply_bytes, executed, thresholds);
+    }
+
     /// Logs a command that took `us` microseconds if it reaches the threshold.
     pub fn record_slow(&self, us: u64, executed: Executed<'_>, thresholds: &Thresholds) {
         self.record(Kind::Slow, i64::try_from(us).unwrap_or(i64::MAX), executed, thresholds);

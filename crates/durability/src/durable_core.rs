@@ -96,7 +96,7 @@ impl DurableCore {
         DurableCore {
             persistence: Persistence::default(),
             aof: Aof::new(core.workers(), core.config.read(APPENDFSYNC)),
-            scripting: Scripting::new(core.keyspace),
+            scripting: Scripting::new(core.keyspace, core.workers()),
             core,
             replication: OnceLock::new(),
             make_replayer: OnceLock::new(),

@@ -18,6 +18,7 @@ use kvick_acl::log::Context as AclContext;
 use kvick_commands::context::{Block, Error};
 use kvick_commands::spec::Flags;
 use kvick_commands::table::CommandInfo;
+use kvick_core::Core;
 use kvick_core::admission::Reasons;
 use kvick_core::clients::{ClientFlags, ClientInfo};
 use kvick_core::commandlog::Executed;
@@ -26,7 +27,7 @@ use kvick_core::stats::WorkerStats;
 use kvick_replication::ReplicatedCore;
 use kvick_replication::role::ROLE_CHANGED_ERROR;
 use kvick_resp::{OwnedArgs, Reply, Version};
-use kvick_runtime::clock::Ticks;
+use kvick_runtime::clock::{self, Ticks};
 use kvick_store::slot::slot;
 use kvick_store::{Key, Keyspace, Locked, Waiter};
 use std::sync::Arc;
@@ -37,6 +38,8 @@ pub struct Blocked {
     pub client: Arc<ClientInfo>,
     command: &'static CommandInfo,
     request: OwnedArgs,
+    /// The request as the client sent it, if it was rewritten.
+    received: Option<OwnedArgs>,
     /// Indexes of the arguments that are the keys it waits for.
     keys: Vec<usize>,
     /// The database of the keys.
@@ -46,6 +49,8 @@ pub struct Blocked {
     pub until_ms: Option<i64>,
     /// The rights epoch of the admission word in which the request was allowed.
     rights: u32,
+    /// Duration of its first execution, in ticks.
+    ticks: u64,
 }
 
 impl Blocked {
@@ -67,7 +72,13 @@ impl Blocked {
 
     /// Memory used by its request, in bytes.
     pub fn memory(&self) -> usize {
-        self.request.memory()
+        self.request.memory() + self.received.as_ref().map_or(0, OwnedArgs::memory)
+    }
+
+    /// Its command, as logs show it.
+    fn executed(&self) -> Executed<'_> {
+        let args = self.received.as_ref().unwrap_or(&self.request).args();
+        Executed { args, client: &self.client, redacted: 0 }
     }
 
     /// Whether it has a timeout.
@@ -91,22 +102,23 @@ impl Blocked {
         self.command.spec.flags.contains(Flags::WRITE)
     }
 
-    /// Counts the command of a waiter that left its queues unserved, and creates its answer: an error from outside the
-    /// command, or a timeout.
-    pub fn end(&self, waiter: &Waiter, error: Option<&str>, stats: &WorkerStats) -> Served {
-        let command = &stats.commands[self.command.id as usize];
-        command.calls.add(1);
-        stats.requests.add(1);
+    /// Counts and logs the command of a waiter that left its queues unserved, and creates its answer: an error from
+    /// outside the command, or a timeout.
+    pub fn end(&self, waiter: &Waiter, error: Option<&str>, core: &Core, stats: &WorkerStats) -> Served {
+        let runtime_config = core.runtime_config();
+        stats.count(self.command.id, self.ticks, 0, runtime_config.latency_tracking);
         let mut out = Vec::new();
         let mut reply = Reply::new(&mut out, self.version);
         match error {
             Some(text) => {
-                command.rejected.add(1);
+                stats.commands[self.command.id as usize].rejected.add(1);
                 stats.count_error(text.as_bytes());
                 reply.error(text);
             }
             None => reply.null_array(),
         }
+        let (us, thresholds) = (clock::ticks_to_us(self.ticks), &runtime_config.commandlog);
+        core.commandlog.record_all(us, out.len(), self.executed(), thresholds);
         Served { client: self.client.clone(), ticket: waiter.ticket(), reply: out, is_last: false }
     }
 }
@@ -130,7 +142,7 @@ pub fn unblock_all(core: &ReplicatedCore, global: &mut Locked, stats: &WorkerSta
             let primary = core.replication.upstream.target();
             let follows = flags.contains(ClientFlags::CAPA_REDIRECT);
             let text = primary.filter(|_| follows).map(|primary| format!("REDIRECT {}:{}", primary.host, primary.port));
-            let mut served = blocked.end(&waiter, Some(text.as_deref().unwrap_or(ROLE_CHANGED_ERROR)), stats);
+            let mut served = blocked.end(&waiter, Some(text.as_deref().unwrap_or(ROLE_CHANGED_ERROR)), core, stats);
             served.is_last = text.is_none();
             core.answer(served);
         }
@@ -146,17 +158,23 @@ impl Engine {
         block: Block,
         locked: &mut Locked,
     ) -> Arc<Waiter> {
-        let request = block.rewritten.unwrap_or_else(|| OwnedArgs::from(invocation.args));
+        let received = OwnedArgs::from(invocation.args);
+        let (request, received) = match block.rewritten {
+            Some(rewritten) => (rewritten, Some(received)),
+            None => (received, None),
+        };
         let (kind, wakes_on_deletion, group) = (block.kind, block.wakes_on_deletion, block.group);
         let blocked = Blocked {
             client: client.info.clone(),
             command: invocation.command,
             request,
+            received,
             keys: block.keys,
             db: client.db,
             version: client.version,
             until_ms: block.until_ms,
             rights: client.identity.epoch(),
+            ticks: Ticks::now().since(self.last),
         };
         let waiter = Waiter::new(kind, wakes_on_deletion, group, Box::new(blocked));
         if let Some(blocked) = Blocked::of(&waiter) {
@@ -218,8 +236,8 @@ impl Engine {
             blocked.leave(waiter, &mut locked);
             drop(locked);
             self.stats.commands[blocked.command.id as usize].rejected.add(1);
-            self.stats.count_error(error.0.as_bytes());
-            Reply::new(&mut reply, blocked.version).error(error.0.as_bytes());
+            self.stats.count_error(error.bytes());
+            Reply::new(&mut reply, blocked.version).error(error.bytes());
             let (client, ticket) = (blocked.client.clone(), waiter.ticket());
             self.answer_waiter(Served { client, ticket, reply, is_last: false });
             return true;
@@ -236,15 +254,14 @@ impl Engine {
             return false;
         }
         if let Err(error) = &result {
-            Reply::new(&mut reply, blocked.version).error(error.0.as_bytes());
+            Reply::new(&mut reply, blocked.version).error(error.bytes());
         }
         blocked.leave(waiter, &mut locked);
         self.effects.commit(&keyspace.log, args);
         drop(locked);
         let ticks = self.count(blocked.command, began, &result);
         self.count_slot(blocked.slot(), invocation, ticks, reply.len());
-        let executed = Executed { args, client: &blocked.client, redacted: 0 };
-        self.offer_to_logs(executed, blocked.command, ticks, reply.len());
+        self.offer_to_logs(blocked.executed(), blocked.command, ticks, reply.len());
         let (client, ticket) = (blocked.client.clone(), waiter.ticket());
         self.answer_waiter(Served { client, ticket, reply, is_last: false });
         true

@@ -11,7 +11,7 @@
 
 use super::engine::Engine;
 use super::invocation::ScriptContext;
-use super::script_call::{ScriptCall, ScriptRun};
+use super::script_call::{Reach, ScriptCall, ScriptRun};
 use super::yielding::Yield;
 use crate::session::{Client, Fate};
 use kvick_commands::context::Error;
@@ -118,7 +118,7 @@ impl Engine {
         self.server.admission.set(Reasons::MONITORED, false);
         let mut reply = ReplyBuffer::contiguous(Vec::new());
         if let Err(error) = self.debug_here(client, script_call, args, context.reborrow(), &mut reply) {
-            reply.reply(client.version).error(error.0.as_bytes());
+            reply.reply(client.version).error(error.bytes());
         }
         DebugConsole(context.yielder).send(&reply.bytes);
         if let Some(connection) = context.yielder.connection() {
@@ -141,7 +141,8 @@ impl Engine {
         let mut debugger = Debugger::new(&args[1]);
         let run = self.find_code(script_call, args, &mut interpreters).and_then(|(code, request)| {
             self.check_flags(client, script_call, code.flags())?;
-            let run = ScriptRun { script_call, code: &code, debugger: Some(&mut debugger), request };
+            let (reach, debugger) = (Reach::Alone, Some(&mut debugger));
+            let run = ScriptRun { script_call, code: &code, reach, debugger, request };
             Ok(self.run_code(client, run, &mut interpreters, context.reborrow(), out))
         });
         debugger.end(&mut DebugConsole(context.yielder));
@@ -155,6 +156,6 @@ impl Engine {
     /// The error that a script ended with. It is counted here unless it was counted for a command.
     fn record_failure(&mut self, failure: &Failure) -> Error {
         self.error_is_counted = failure.is_counted();
-        Error::new(failure.to_string())
+        Error::raw(failure.text())
     }
 }

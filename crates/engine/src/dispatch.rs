@@ -4,6 +4,7 @@
 
 use super::engine::{Called, Engine, Keys, LONG_US};
 use super::invocation::{DataCall, Invocation, Recipient, ScriptContext};
+use super::locking::{Confined, Scripts};
 use super::permission::{Admitted, wrong_arity};
 use super::yielding::Yield;
 use crate::handlers::Handler;
@@ -76,7 +77,8 @@ impl Engine {
         yielder: &mut dyn Yield,
         out: &mut ReplyBuffer,
     ) -> Called {
-        let (keyspace, start, command) = (self.server.keyspace, out.len(), admission.command());
+        let (keyspace, start, position, command) =
+            (self.server.keyspace, out.len(), out.position(), admission.command());
         let invocation = Invocation { command, args };
         let handler = self.handler(command);
         let counted_slot = self.counted_slot(client, command, args);
@@ -96,44 +98,72 @@ impl Engine {
         }
         self.set_read_scope(client, command, args);
         let global = self.needs_global_lock(command, args);
-        let Some(scripts) = self.settle_scripts(command, global) else { return Called::BlockedByScript };
         let keys = if global { Keys::new() } else { self.keys_of(command, args) };
-        let locked = match global {
-            true => self.lock_global(admission),
-            false => self.lock_hashed(admission, client.db, &keys),
-        };
-        let Some(mut locked) = locked else { return Called::BlockedByScript };
-        if admission.is_for_open_slot()
-            && let Some(error) = self.redirect_open(client, invocation, &locked)
-        {
+        let mut confined = self.confined_code(client, handler, args).map(|code| (code, Confined::AtOnce));
+        // Again if a script cannot be confined to its locks now, or at all.
+        let (result, mut locked, scripts, entered) = loop {
+            let scripts = self.settle_scripts(command, global, confined.as_ref().map(|(_, start)| *start));
+            let Some(mut scripts) = scripts else { return Called::BlockedByScript };
+            let locked = match global {
+                true => self.lock_global(admission),
+                false => self.lock_hashed(admission, client.db, &keys),
+            };
+            let Some(mut locked) = locked else { return Called::BlockedByScript };
+            let entered = confined.as_ref().map(|(code, _)| self.enter_confined(code));
+            if let Some(entered) = &entered {
+                if entered.is_none() {
+                    let again = confined.filter(|(_, start)| *start == Confined::AtOnce);
+                    confined = again.map(|(code, _)| (code, Confined::AfterOthers));
+                    continue;
+                }
+                scripts = Scripts::Any;
+            }
+            if admission.is_for_open_slot()
+                && let Some(error) = self.redirect_open(client, invocation, &locked)
+            {
+                drop(locked);
+                drop(scripts);
+                if global {
+                    self.enter();
+                }
+                self.effects.begin(false, kvick_store::EventClass::empty(), client.db);
+                self.refuse(client, Some(invocation), &error, true, out);
+                return Called::Done;
+            }
+            let result = match handler {
+                Some(Handler::Data(handler)) => {
+                    let call = DataCall { handler, args, hashed: &keys };
+                    self.run_data(client, call, &mut locked, out)
+                }
+                Some(Handler::Session(handler)) => self.run_session(client, handler, args, &mut locked, out),
+                Some(Handler::ScriptCall(script_call)) => {
+                    let code = confined.as_ref().map(|(code, _)| &**code);
+                    let context = ScriptContext { locked: &mut locked, yielder, confined: code };
+                    self.run_script_call(client, script_call, args, context, out)
+                }
+                // A container without behavior of its own.
+                Some(Handler::Control(_)) | None => self.answer(client, Err(wrong_arity(command)), out),
+            };
+            if !self.given_up {
+                break (result, locked, scripts, entered);
+            }
+            (self.given_up, self.error_is_counted, confined) = (false, false, None);
+            out.truncate(position);
             drop(locked);
-            drop(scripts);
-            if global {
-                self.enter();
+            if self.ended_long_script {
+                self.end_long_script();
             }
-            self.effects.begin(false, kvick_store::EventClass::empty(), client.db);
-            self.refuse(client, Some(invocation), &error, true, out);
-            return Called::Done;
-        }
-        let result = match handler {
-            Some(Handler::Data(handler)) => {
-                let call = DataCall { handler, args, hashed: &keys };
-                self.run_data(client, call, &mut locked, out)
-            }
-            Some(Handler::Session(handler)) => self.run_session(client, handler, args, &mut locked, out),
-            Some(Handler::ScriptCall(script_call)) => {
-                let context = ScriptContext { locked: &mut locked, yielder };
-                self.run_script_call(client, script_call, args, context, out)
-            }
-            // A container without behavior of its own.
-            Some(Handler::Control(_)) | None => self.answer(client, Err(wrong_arity(command)), out),
         };
         if client.tracking.is_some() {
             self.track_reads(&client.info, client.db, invocation, &mut locked);
         }
         let block = self.block.take();
         let waiter = block.map(|block| self.block_request(client, invocation, block, &mut locked));
-        let waiter = waiter.or_else(|| self.waits.take());
+        let waiter = waiter.or_else(|| {
+            let waiter = self.waits.take()?;
+            self.begin_pending(client, invocation);
+            Some(waiter)
+        });
         if self.effects.commit(&keyspace.log, args) {
             client.write_offset = keyspace.log.offset();
         }
@@ -142,7 +172,7 @@ impl Engine {
             self.monitor(client, invocation);
         }
         drop(locked);
-        drop(scripts);
+        drop((scripts, entered));
         if global {
             self.enter();
         }
@@ -302,7 +332,7 @@ impl Engine {
         out: &mut ReplyBuffer,
     ) -> Result<(), Error> {
         if let Err(error) = &result {
-            out.reply(client.version).error(error.0.as_bytes());
+            out.reply(client.version).error(error.bytes());
         }
         result
     }
@@ -378,7 +408,7 @@ impl Engine {
         self.stats.count(command.id, ticks, self.effects.dirty(), self.runtime_config.latency_tracking);
         if let Err(error) = result {
             let is_counted = std::mem::take(&mut self.error_is_counted);
-            self.stats.count_failure(command.id, (!is_counted).then_some(error.0.as_bytes()));
+            self.stats.count_failure(command.id, (!is_counted).then_some(error.bytes()));
         }
         ticks
     }

@@ -2,6 +2,7 @@
 //! (`locking`), the handler, the write log and statistics (`dispatch`), and the reply.
 
 use super::batch::ResolvedCommand;
+use super::confined::ConfinedCode;
 use super::cross_protocol;
 use super::evicting::Evicting;
 use super::invocation::Invocation;
@@ -27,6 +28,7 @@ use kvick_core::stats::WorkerStats;
 use kvick_core::tracking::broadcast::Changed;
 use kvick_resp::{Args, ReplyBuffer};
 use kvick_runtime::clock::{self, Ticks};
+use kvick_scripting::running::Run;
 use kvick_scripting::scripts::RecentSum;
 use kvick_store::global_lock::{BiasOwner, Exclusive, Participant};
 use kvick_store::{Access, Effects, EventClass, Key, Waiter};
@@ -91,6 +93,12 @@ pub struct Engine {
     pub(super) script_slot: Option<u16>,
     /// Number of this worker's requests blocked by a script.
     pub blocked_by_script: usize,
+    /// State of the script that it runs, shared with threads that kill it.
+    pub(super) run: Arc<Run>,
+    /// Code that it has run confined.
+    pub(super) confined_code: ConfinedCode,
+    /// Whether the current command's script was given up and must run alone.
+    pub(super) given_up: bool,
     /// Whether a script that was visible to others has just ended, so that the requests it blocked must be retried.
     pub(super) ended_long_script: bool,
     /// Whether the error of the current command was already counted for a command that its script called.
@@ -188,6 +196,9 @@ impl Engine {
             script_us: None,
             script_slot: None,
             blocked_by_script: 0,
+            run: Arc::default(),
+            confined_code: ConfinedCode::default(),
+            given_up: false,
             ended_long_script: false,
             error_is_counted: false,
             recent_sum: RecentSum::default(),
@@ -470,7 +481,7 @@ impl Engine {
 
     /// Makes all workers retry the requests blocked by a script. The caller holds none of the script's locks.
     #[cold]
-    fn end_long_script(&mut self) {
+    pub(super) fn end_long_script(&mut self) {
         self.ended_long_script = false;
         self.server.send_all(|| kvick_core::message::Message::Resume);
     }
@@ -500,6 +511,8 @@ impl Engine {
             Resolved::Unknown => unknown_command(args),
             Resolved::UnknownSubcommand(container) => unknown_subcommand(container, args),
         };
+        // Also ends CLIENT CACHING, which applies to the next request.
+        client.last_command = u32::MAX;
         self.refuse(client, None, &error, false, out);
         None
     }

@@ -17,7 +17,7 @@ use crate::session::{Client, ReplyMode};
 use kvick_commands::context::{Circumstances, Context, Error};
 use kvick_commands::table::{CommandInfo, FastPath};
 use kvick_core::admission::Reasons;
-use kvick_core::commandlog::Executed;
+use kvick_core::commandlog;
 use kvick_core::routing::Routing;
 use kvick_resp::{Args, ReplyBuffer};
 use kvick_runtime::clock::Ticks;
@@ -29,11 +29,19 @@ enum End<'a> {
     /// It was the last request, or the next one does not qualify.
     Nothing,
     /// The request failed.
-    Failed(&'static CommandInfo, Error),
+    Failed(Executed<'a>, Error),
     /// It may belong in the slow log or the large command log.
-    Remarkable { command: &'static CommandInfo, args: Args<'a>, ticks: u64, reply_bytes: usize },
+    Remarkable(Executed<'a>),
     /// Its effects concern other clients.
     ConcernsOthers,
+}
+
+/// A request that the fast path executed.
+struct Executed<'a> {
+    command: &'static CommandInfo,
+    args: Args<'a>,
+    ticks: u64,
+    reply_bytes: usize,
 }
 
 impl Engine {
@@ -131,17 +139,18 @@ impl Engine {
             let (dirty, concerns_others) = (effects.dirty(), effects.has_pending_notifications());
             stats.count(command.id, ticks, dirty, runtime_config.latency_tracking);
             if let Err(error) = result {
-                context.reply.error(error.0.as_bytes());
+                context.reply.error(error.bytes());
                 failed_at = start;
-                end = End::Failed(command, error);
+                let reply_bytes = context.reply.len() - len_before;
+                end = End::Failed(Executed { command, args, ticks, reply_bytes }, error);
                 break;
             }
             let reply_bytes = context.reply.len() - len_before;
             if ticks >= runtime_config.slow_ticks
                 || reply_bytes >= runtime_config.large_reply_bytes
-                || Executed::bytes_max_of(args) >= runtime_config.large_request_bytes
+                || commandlog::Executed::bytes_max_of(args) >= runtime_config.large_request_bytes
             {
-                end = End::Remarkable { command, args, ticks, reply_bytes };
+                end = End::Remarkable(Executed { command, args, ticks, reply_bytes });
                 break;
             }
             if concerns_others {
@@ -172,14 +181,20 @@ impl Engine {
     fn leave_fast_path(&mut self, client: &Client, end: End<'_>) {
         match end {
             End::Nothing => return,
-            End::Failed(command, error) => self.stats.count_failure(command.id, Some(error.0.as_bytes())),
-            End::Remarkable { command, args, ticks, reply_bytes } => {
-                self.offer_to_logs(client.executed(args), command, ticks, reply_bytes);
+            End::Failed(executed, error) => {
+                self.stats.count_failure(executed.command.id, Some(error.bytes()));
+                self.offer_fast_to_logs(client, executed);
             }
+            End::Remarkable(executed) => self.offer_fast_to_logs(client, executed),
             End::ConcernsOthers => {}
         }
         if self.effects.has_pending_notifications() {
             self.settle_consequences();
         }
+    }
+
+    fn offer_fast_to_logs(&mut self, client: &Client, executed: Executed<'_>) {
+        let Executed { command, args, ticks, reply_bytes } = executed;
+        self.offer_to_logs(client.executed(args), command, ticks, reply_bytes);
     }
 }

@@ -1,5 +1,6 @@
 //! How commands are passed between the steps of an execution.
 
+use super::script_call::Code;
 use super::yielding::Yield;
 use kvick_commands::context::Handler as DataHandler;
 use kvick_commands::table::CommandInfo;
@@ -36,11 +37,13 @@ pub(crate) struct Recipient<'a> {
 pub(crate) struct ScriptContext<'a> {
     pub locked: &'a mut Locked,
     pub yielder: &'a mut dyn Yield,
+    /// The code to run if it is confined to these locks; `None` if the caller holds the turn.
+    pub confined: Option<&'a Code>,
 }
 
 impl ScriptContext<'_> {
     /// The same for a shorter time.
     pub fn reborrow(&mut self) -> ScriptContext<'_> {
-        ScriptContext { locked: self.locked, yielder: self.yielder }
+        ScriptContext { locked: self.locked, yielder: self.yielder, confined: self.confined }
     }
 }

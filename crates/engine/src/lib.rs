@@ -8,6 +8,7 @@
 pub mod apply;
 pub mod batch;
 pub mod blocking;
+mod confined;
 mod cross_protocol;
 pub mod debugging;
 pub mod defrag;
@@ -21,7 +22,8 @@ pub mod invocation;
 mod locking;
 pub mod migrating;
 mod monitoring;
-pub mod permission;
+pub mod pending;
+mod permission;
 pub mod queued;
 pub mod rejection;
 pub mod replay;

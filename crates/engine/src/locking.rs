@@ -9,8 +9,8 @@
 //! - When the script exceeds `busy-reply-threshold`, blocked requests are answered with a BUSY error, and so are new
 //!   requests that concern more than free keys.
 //!
-//! **Invariant**: the engine never waits while it holds a lock, except on the script's own thread, which may wait for
-//! further locks.
+//! **Invariant**: the engine never waits while it holds a lock, except on the thread of a script that runs alone, which
+//! may wait for further locks.
 //!
 //! To lock keys for a request, the engine needs the request's [`Admitted`]. While the worker is outside of its batch,
 //! other threads may take the global lock and change users, pause writes, load other data or make the server a replica.
@@ -28,7 +28,7 @@ use kvick_commands::table::{Class, CommandInfo};
 use kvick_core::admission::Reasons;
 use kvick_core::routing::Routing;
 use kvick_resp::Args;
-use kvick_scripting::{NoScripts, Turn};
+use kvick_scripting::{NoScripts, SharedTurn, Turn};
 use kvick_store::global_lock::BiasOwner;
 use kvick_store::{Address, Key, Locked};
 use smallvec::SmallVec;
@@ -37,10 +37,16 @@ use std::time::{Duration, Instant};
 
 /// Maximum number of keys of one command that are prefetched.
 const PREFETCHED_MAX: usize = 64;
-/// Number of attempts to take a lock, 200 us apart, after which a script that has been running for a while is assumed
+/// Duration of an attempt to take a lock.
+const ATTEMPT: Duration = Duration::from_micros(200);
+/// Checks of a condition before a waiting thread lets others run.
+const SPINS: u32 = 100;
+/// Number of attempts to take a lock after which a script that has been running for a while is assumed
 /// to hold it.
 const ATTEMPTS_MAX: u32 = 5;
 
+/// Time for which new scripts give precedence to a request that waits for long scripts; each attempt renews it.
+const WANTED_MS: i64 = 100;
 /// Maximum time for which a script waits for requests that an earlier script blocked.
 const PRECEDENCE_MAX: Duration = Duration::from_millis(20);
 
@@ -48,10 +54,21 @@ const PRECEDENCE_MAX: Duration = Duration::from_millis(20);
 pub(super) enum Scripts {
     /// Scripts may run concurrently.
     Any,
-    /// The command runs a script.
+    /// The command runs a script alone.
     Own(#[expect(dead_code, reason = "held")] Turn<'static>),
+    /// No script may run alone: the command runs a confined one, which waited for others.
+    Shared(#[expect(dead_code, reason = "held")] SharedTurn<'static>),
     /// No script may run: the command waits for locks within its batch.
     None(#[expect(dead_code, reason = "held")] NoScripts<'static>),
+}
+
+/// When a confined script starts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Confined {
+    /// Unless the gate is closed.
+    AtOnce,
+    /// After those that closed the gate.
+    AfterOthers,
 }
 
 /// The state on which a request is admitted, limited to what changes only under the global lock: the rights epoch, some
@@ -247,6 +264,9 @@ impl Engine {
         self.leave();
         let running = &self.server.scripting.running;
         let locked = self.server.keyspace.lock_global_while(|| !running.is_visible());
+        if locked.is_none() {
+            self.want_all();
+        }
         let locked = locked.filter(|_| self.is_still_admitted(admission));
         if locked.is_none() {
             self.enter();
@@ -290,7 +310,18 @@ impl Engine {
 
     /// Decides how a command relates to scripts before it takes locks; `None` when a script prevents it from running.
     #[inline]
-    pub(super) fn settle_scripts(&mut self, command: &CommandInfo, global: bool) -> Option<Scripts> {
+    pub(super) fn settle_scripts(
+        &mut self,
+        command: &CommandInfo,
+        global: bool,
+        confined: Option<Confined>,
+    ) -> Option<Scripts> {
+        match confined {
+            Some(_) if self.is_all_wanted() || !self.let_blocked_go_first() => return None,
+            Some(Confined::AtOnce) => return Some(Scripts::Any),
+            Some(Confined::AfterOthers) => return self.share_turn().map(Scripts::Shared),
+            None => {}
+        }
         if command.class == Class::Script {
             return self.acquire_turn().map(Scripts::Own);
         }
@@ -298,7 +329,7 @@ impl Engine {
             let mut attempts = 0;
             loop {
                 if let Some(held) = self.server.scripting.without_scripts(|| false) {
-                    return Some(Scripts::None(held));
+                    return self.wait_until(&mut attempts, || held.is_alone()).then_some(Scripts::None(held));
                 }
                 if !self.keep_waiting(&mut attempts) {
                     return None;
@@ -308,7 +339,20 @@ impl Engine {
         Some(Scripts::Any)
     }
 
-    /// Takes the right to run a script; `None` when another script has been running for a while.
+    /// Waits for scripts that run alone; `None` when one has been running for a while.
+    fn share_turn(&mut self) -> Option<SharedTurn<'static>> {
+        let mut attempts = 0;
+        loop {
+            if let Some(turn) = self.server.scripting.share_turn() {
+                return Some(turn);
+            }
+            if !self.keep_waiting(&mut attempts) {
+                return None;
+            }
+        }
+    }
+
+    /// Takes the right to run a script alone; `None` when another script has been running for a while.
     pub(super) fn acquire_turn(&mut self) -> Option<Turn<'static>> {
         let mut attempts = 0;
         if !self.let_blocked_go_first() {
@@ -316,7 +360,7 @@ impl Engine {
         }
         loop {
             if let Some(turn) = self.server.scripting.acquire_turn(|| false) {
-                return Some(turn);
+                return self.wait_until(&mut attempts, || turn.is_alone()).then_some(turn);
             }
             if !self.keep_waiting(&mut attempts) {
                 return None;
@@ -340,6 +384,42 @@ impl Engine {
             }
         }
         true
+    }
+
+    /// Waits until the confined scripts of other workers have ended. Returns false when one has been running for a
+    /// while. Most end within microseconds, unless their threads are preempted.
+    fn wait_until(&mut self, attempts: &mut u32, have_ended: impl Fn() -> bool) -> bool {
+        let began = Instant::now();
+        let mut spins = 0u32;
+        while !have_ended() {
+            spins += 1;
+            if spins < SPINS {
+                std::hint::spin_loop();
+            } else if began.elapsed() < ATTEMPT {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(ATTEMPT);
+                if !self.keep_waiting(attempts) {
+                    self.want_all();
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// A request has to wait until no long script runs.
+    fn want_all(&self) {
+        self.server.scripting.all_wanted_ms.store(self.unix_us() / 1000, Ordering::Relaxed);
+    }
+
+    /// Whether such a request waits for long scripts. New confined scripts then wait as well; otherwise long scripts
+    /// that overlap could starve it.
+    #[inline]
+    fn is_all_wanted(&self) -> bool {
+        let scripting = &self.server.scripting;
+        let since_ms = || self.unix_us() / 1000 - scripting.all_wanted_ms.load(Ordering::Relaxed);
+        scripting.running.is_visible() && since_ms() < WANTED_MS
     }
 
     /// Whether to continue waiting for a lock. Leaves the batch for a moment when another thread wants the global lock,

@@ -8,7 +8,6 @@ use kvick_core::inbox::Served;
 use kvick_core::message::Message;
 use kvick_replication::migration::{ATTEMPTS_UNHELD, MigrationJob, packed_key};
 use kvick_resp::{OwnedArgs, Reply};
-use kvick_runtime::clock::Ticks;
 use kvick_store::slot::slot;
 use kvick_store::{Db, Env, Key, Watcher};
 use std::sync::Arc;
@@ -87,11 +86,9 @@ impl Engine {
         let mut reply = Vec::new();
         let result = packed_key::reply(job, &mut Reply::new(&mut reply, client.version));
         if let Err(error) = &result {
-            Reply::new(&mut reply, client.version).error(error.0.as_bytes());
+            Reply::new(&mut reply, client.version).error(error.bytes());
         }
-        if let Some(command) = self.server.catalogue.get(client.command) {
-            self.count(command, Ticks::now(), &result);
-        }
+        self.stats.dirty.add(self.effects.dirty());
         Served { client: client.info.clone(), ticket: client.ticket, reply, is_last: false }
     }
 }

@@ -231,8 +231,8 @@ impl Engine {
     }
 
     pub(super) fn reply_error(&self, client: &Client, error: &Error, out: &mut ReplyBuffer) {
-        self.stats.count_error(error.0.as_bytes());
-        out.reply(client.version).error(error.0.as_bytes());
+        self.stats.count_error(error.bytes());
+        out.reply(client.version).error(error.bytes());
     }
 }
 
@@ -259,24 +259,29 @@ pub(super) fn wrong_arity(command: &CommandInfo) -> Error {
     Error::new(format!("ERR wrong number of arguments for '{}' command", command.full_name))
 }
 
-/// Valkey's error text, which quotes up to 128 characters of the arguments.
+/// Maximum number of bytes of a word, and of all arguments, that an error about an unknown command quotes.
+const SHOWN_MAX: usize = 128;
+
+/// Valkey's error text, which quotes the beginning of the arguments.
 pub(super) fn unknown_command(args: Args<'_>) -> Error {
-    const SHOWN_MAX: usize = 128;
-    let clip = |bytes: &[u8], max: usize| String::from_utf8_lossy(&bytes[..bytes.len().min(max)]).into_owned();
-    let mut shown = String::new();
+    let clip = |word: &'_ [u8], max: usize| {
+        let text = word[..word.len().min(max)].split(|byte| *byte == 0).next();
+        text.unwrap_or_default().to_vec()
+    };
+    let mut shown = Vec::new();
     for arg in args.iter().skip(1) {
         if shown.len() >= SHOWN_MAX {
             break;
         }
-        shown += &format!("'{}' ", clip(arg, SHOWN_MAX - shown.len()));
+        shown.extend([b"'", &clip(arg, SHOWN_MAX - shown.len())[..], b"' "].concat());
     }
     let name = clip(args.get(0).unwrap_or_default(), SHOWN_MAX);
-    Error::new(format!("ERR unknown command '{name}', with args beginning with: {shown}"))
+    Error::quoting(&[b"ERR unknown command '", &name, b"', with args beginning with: ", &shown])
 }
 
 pub(super) fn unknown_subcommand(container: &CommandInfo, args: Args<'_>) -> Error {
     let word = args.get(1).unwrap_or_default();
-    let word = String::from_utf8_lossy(&word[..word.len().min(128)]);
     let container = container.full_name.to_ascii_uppercase();
-    Error::new(format!("ERR unknown subcommand '{word}'. Try {container} HELP."))
+    let shown = &word[..word.len().min(SHOWN_MAX)];
+    Error::quoting(&[b"ERR unknown subcommand '", shown, b"'. Try ", container.as_bytes(), b" HELP."])
 }

@@ -354,7 +354,7 @@ pub(super) fn redirect_blocked(core: &Core, global: &mut Locked, stats: &WorkerS
         if let Some(error) = error
             && blocked.leave(&waiter, global)
         {
-            core.answer(blocked.end(&waiter, Some(&error), stats));
+            core.answer(blocked.end(&waiter, Some(&error), core, stats));
         }
     }
 }

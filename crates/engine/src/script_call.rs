@@ -1,9 +1,10 @@
 //! Scripts and functions: executes EVAL, FCALL and their variants, and the commands that scripts call.
 //!
-//! A script runs under the locks of the keys that its command declares. When it calls a command on another key, it
-//! takes that key's lock as well and keeps it until the script ends; when it calls a command that needs the whole
-//! keyspace, it takes the global lock. So no other client sees a partial effect. Only [one script runs at a
-//! time](kvick_scripting), so waiting for further locks while holding some cannot deadlock.
+//! A script runs under the locks of the keys that its command declares, so no other client sees a partial effect. What
+//! it may do beyond that is its [`Reach`]: a script that runs [alone](kvick_scripting) takes further locks when it
+//! calls a command on another key, and keeps them until it ends, or takes the global lock for a command that needs the
+//! whole keyspace. Since it is the only script, waiting for further locks while holding some cannot deadlock. Other
+//! scripts are [confined](super::confined) to the locks that they have.
 //!
 //! For each command that a script calls, [`Caller`] does what the engine does for a request. Their effects go to the
 //! write log as one transaction.
@@ -11,7 +12,7 @@
 use super::debugging::DebugConsole;
 use super::engine::{Engine, Keys};
 use super::invocation::{DataCall, Invocation, ScriptContext};
-use super::permission::{OUT_OF_MEMORY, wrong_arity};
+use super::permission::{OUT_OF_MEMORY, unknown_subcommand, wrong_arity};
 use super::routing::ScriptSlot;
 use crate::handlers::Handler;
 use crate::rejection;
@@ -21,19 +22,20 @@ use kvick_acl::log::Context as AclContext;
 use kvick_commands::context::Error;
 use kvick_commands::spec::Flags;
 use kvick_commands::table::{Class, CommandInfo, Resolved};
-use kvick_core::admission::Reasons;
 use kvick_resp::format::parse_i64;
 use kvick_resp::{Args, OwnedArgs, Reply, ReplyBuffer, Span, Version};
 use kvick_runtime::clock::Ticks;
 use kvick_runtime::logging;
 use kvick_script::{Console, Debugger, Failure, Host, Kind as VmKind, LogLevel, Propagation, Received, ScriptFlags};
+use kvick_scripting::Scripting;
+use kvick_scripting::conduct::{Conduct, Known};
 use kvick_scripting::debugging;
 use kvick_scripting::functions::Function;
+use kvick_scripting::interpreters::Interpreters;
 use kvick_scripting::running::{Current, Kind};
 use kvick_scripting::script_call::UNKNOWN;
 pub use kvick_scripting::script_call::{ScriptCall, Source};
 use kvick_scripting::scripts::{Script, Sum};
-use kvick_scripting::{Interpreters, Scripting};
 use kvick_store::{EventClass, Locked, PropagationTargets};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -46,6 +48,14 @@ pub(super) enum Code {
 }
 
 impl Code {
+    /// What is known about the keys it accesses.
+    pub(super) fn known(&self) -> &Known {
+        match self {
+            Code::Script(script) => &script.known,
+            Code::Function(function) => &function.known,
+        }
+    }
+
     fn kind(&self) -> Kind {
         match self {
             Code::Script(_) => Kind::Script,
@@ -82,6 +92,14 @@ pub(super) struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
+    /// Reads the number of keys of a request that runs code of this source.
+    pub(super) fn of(source: Source, args: Args<'a>) -> Result<Self, Error> {
+        match source {
+            Source::Script | Source::Sum => Request::new(args, Error::NOT_INTEGER),
+            Source::Function => Request::new(args, Error::text("ERR Bad number of keys provided")),
+        }
+    }
+
     fn new(args: Args<'a>, not_a_number: Error) -> Result<Self, Error> {
         let given = args.len() - FIRST_KEY;
         let number = parse_i64(&args[KEYS_COUNT]).ok_or(not_a_number)?;
@@ -126,17 +144,29 @@ impl Scratch {
     }
 }
 
+/// What a script may do besides accessing the keys whose locks it holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Reach {
+    /// Anything: it is the only script.
+    Alone,
+    /// It does nothing else, as its code shows.
+    Declared,
+    /// It only reads these keys. If it is about to do more, it is given up, and runs alone from the start.
+    Reading,
+}
+
 /// A script that is about to run.
 pub(super) struct ScriptRun<'a> {
     pub script_call: ScriptCall,
     pub code: &'a Code,
+    pub reach: Reach,
     /// The debugger that controls it, if any.
     pub debugger: Option<&'a mut Debugger>,
     pub request: Request<'a>,
 }
 
 impl Engine {
-    /// Runs a script or function. The caller holds the turn.
+    /// Runs a script or function. The caller holds the turn, unless the context has confined code.
     pub(super) fn run_script_call(
         &mut self,
         client: &mut Client,
@@ -155,13 +185,14 @@ impl Engine {
             (Some(_), Source::Sum) if Sum::read(&args[1]).is_some() => {
                 Err(Error::text("ERR Please use EVAL instead of EVALSHA for debugging"))
             }
+            _ if context.confined.is_some() => self.run_confined(client, script_call, args, context, out),
             _ => match scripting.interpreters() {
                 // The thread that holds the turn has the interpreters.
                 None => Err(SCRIPT_IN_SCRIPT),
                 Some(mut interpreters) => {
                     self.find_code(script_call, args, &mut interpreters).and_then(|(code, request)| {
                         self.check_flags(client, script_call, code.flags())?;
-                        let run = ScriptRun { script_call, code: &code, debugger: None, request };
+                        let run = ScriptRun { script_call, code: &code, reach: Reach::Alone, debugger: None, request };
                         Ok(self.run_code(client, run, &mut interpreters, context, out))
                     })
                 }
@@ -176,7 +207,7 @@ impl Engine {
             Ok(Err(failure)) => {
                 out.reply(client.version).error(failure.text());
                 self.error_is_counted = failure.is_counted();
-                Err(Error::new(failure.to_string()))
+                Err(Error::raw(failure.text()))
             }
         }
     }
@@ -192,28 +223,28 @@ impl Engine {
         scripting.apply_settings(self.server, self.runtime_config.insecure_scripts, interpreters);
         match script_call.source {
             Source::Script => {
-                let request = Request::new(args, Error::NOT_INTEGER)?;
+                let request = Request::of(script_call.source, args)?;
                 let sum = self.recent_sum.of(&args[1]);
                 let known = scripting.scripts.lock().get_to_run(&sum);
                 let script = match known {
                     Some(script) => script,
                     None => {
                         let vm = interpreters.get(self.server, VmKind::Scripts)?;
-                        scripting.compile(vm, &sum, &args[1], false)?
+                        scripting.compile(self.server, vm, &sum, &args[1], false)?
                     }
                 };
                 Ok((Code::Script(script), request))
             }
             Source::Sum => {
                 let sum = Sum::read(&args[1]).ok_or(UNKNOWN)?;
-                let request = Request::new(args, Error::NOT_INTEGER)?;
+                let request = Request::of(script_call.source, args)?;
                 let script = scripting.scripts.lock().get_to_run(&sum).ok_or(UNKNOWN)?;
                 Ok((Code::Script(script), request))
             }
             Source::Function => {
                 let function = scripting.libraries.read().function(&args[1]);
                 let function = function.ok_or(Error::text("ERR Function not found"))?;
-                let request = Request::new(args, Error::text("ERR Bad number of keys provided"))?;
+                let request = Request::of(script_call.source, args)?;
                 Ok((Code::Function(function), request))
             }
         }
@@ -263,10 +294,10 @@ impl Engine {
         context: ScriptContext<'_>,
         out: &mut ReplyBuffer,
     ) -> Result<(), Failure> {
-        let ScriptRun { script_call, code, debugger, request } = run;
-        let ScriptContext { locked, yielder } = context;
+        let ScriptRun { script_call, code, reach, debugger, request } = run;
+        let ScriptContext { locked, yielder, .. } = context;
         let server = self.server;
-        let running = &server.scripting.running;
+        let is_confined = reach != Reach::Alone;
         let (db, version) = (client.db, client.version);
         let in_transaction = std::mem::replace(&mut self.in_transaction, true);
         let in_group = self.effects.in_group();
@@ -274,7 +305,8 @@ impl Engine {
             self.effects.begin_group();
         }
         self.freeze_clock();
-        running.begin();
+        self.effects.set_by_script(true);
+        self.run.begin();
         let flags = code.flags();
         let slot = self.slot_of_script(client, request.keys().next(), flags);
         let scratch = std::mem::take(&mut self.scratch);
@@ -286,10 +318,14 @@ impl Engine {
             scratch,
             request: request.args,
             code,
+            reach,
             began: Ticks::now(),
             allow_oom: flags.is_some_and(|flags| flags.allow_oom),
             read_only: script_call.read_only || flags.is_some_and(|flags| flags.no_writes),
             wrote: false,
+            returned_error: false,
+            only_read: code.known().get() == Conduct::Unknown,
+            given_up: false,
             calls: 0,
             slot,
             is_visible: false,
@@ -297,32 +333,42 @@ impl Engine {
         };
         let mut reply = out.reply(version);
         let (keys, arguments) = (request.keys(), request.arguments());
-        let (result, kind) = match code {
+        let no_memory = |error: Error| Failure::new(error.bytes());
+        let result = match code {
             Code::Script(script) => {
-                let vm = interpreters.get(server, VmKind::Scripts);
                 let sum = script.sum.digits();
-                let run = |vm: &mut kvick_script::Vm| match debugger {
+                let vm = match is_confined {
+                    true => interpreters.with_script(&server.scripting, server, script).ok_or_else(not_loaded),
+                    false => interpreters.get(server, VmKind::Scripts).map_err(no_memory),
+                };
+                caller.given_up = is_confined && vm.is_err();
+                vm.and_then(|vm| match debugger {
                     None => vm.run_script(sum, keys, arguments, &mut caller, &mut reply),
                     Some(debugger) => vm.debug_script(sum, keys, arguments, &mut caller, &mut reply, debugger),
-                };
-                (vm.map_err(|error| Failure::new(error.0.into_owned())).and_then(run), VmKind::Scripts)
+                })
             }
             Code::Function(function) => {
-                let vm = interpreters.get(server, VmKind::Functions);
-                let run = |vm: &mut kvick_script::Vm| {
-                    vm.call_function(&function.handle, keys, arguments, &mut caller, &mut reply)
+                let vm = match is_confined {
+                    true => interpreters.with_function(&server.scripting, server, function).ok_or_else(not_loaded),
+                    false => match interpreters.get(server, VmKind::Functions) {
+                        Ok(vm) => Ok((vm, &function.handle)),
+                        Err(error) => Err(no_memory(error)),
+                    },
                 };
-                (vm.map_err(|error| Failure::new(error.0.into_owned())).and_then(run), VmKind::Functions)
+                caller.given_up = is_confined && vm.is_err();
+                vm.and_then(|(vm, handle)| vm.call_function(handle, keys, arguments, &mut caller, &mut reply))
             }
         };
+        let given_up = caller.given_up;
+        let only_read = caller.only_read && !caller.wrote;
         let script_slot = if let ScriptSlot::One(slot) = caller.slot { Some(slot) } else { None };
-        let (is_visible, is_busy, mut scratch) =
-            (caller.is_visible, caller.is_busy, std::mem::take(&mut caller.scratch));
+        let (is_visible, mut scratch) = (caller.is_visible, std::mem::take(&mut caller.scratch));
         scratch.input.shrink_to(Scratch::KEPT);
         scratch.spans.shrink_to(Scratch::KEPT / size_of::<Span>());
         self.scratch = scratch;
         self.script_us = None;
         self.script_slot = script_slot;
+        self.effects.set_by_script(false);
         self.effects.set_propagation_targets(PropagationTargets::All);
         self.in_transaction = in_transaction;
         if !in_group {
@@ -330,13 +376,14 @@ impl Engine {
         }
         client.select(db);
         client.version = version;
-        server.scripting.note_memory(kind, interpreters);
         if is_visible {
-            running.end();
+            server.scripting.running.end(&self.run, server);
             self.ended_long_script = true;
         }
-        if is_busy {
-            server.admission.set(Reasons::BUSY, false);
+        match reach {
+            Reach::Alone => code.known().observe(only_read),
+            Reach::Declared | Reach::Reading if given_up => self.give_up(code),
+            Reach::Declared | Reach::Reading => {}
         }
         result
     }
@@ -360,12 +407,19 @@ struct Caller<'r> {
     /// The request that runs the script.
     request: Args<'r>,
     code: &'r Code,
+    reach: Reach,
     began: Ticks,
     read_only: bool,
     /// Whether it may use more memory while memory is above its limit.
     allow_oom: bool,
     /// Whether it has called a command that writes.
     wrote: bool,
+    /// Whether it has, besides that, only read keys whose locks it held from its start. Of interest until it is known.
+    only_read: bool,
+    /// Whether it must end because it needs more than it may have.
+    given_up: bool,
+    /// Whether its result contains an error.
+    returned_error: bool,
     /// Number of commands called.
     calls: u32,
     /// The only slot whose keys it may access.
@@ -376,6 +430,8 @@ struct Caller<'r> {
     is_busy: bool,
 }
 
+/// A confined script calls a command that needs more than the locks it has.
+const UNDECLARED: Error = Error::text("ERR Script accesses more than the keys it declares");
 /// A script may not run another script.
 pub(super) const SCRIPT_IN_SCRIPT: Error = Error::text("ERR A script cannot run another");
 /// After this many commands a script counts as running for a while, even if it executes little Lua between them.
@@ -431,6 +487,32 @@ impl Caller<'_> {
         Err(error)
     }
 
+    /// Whether a command needs no locks but those held.
+    fn is_covered(&self, command: &CommandInfo, args: Args<'_>, keys: &[kvick_store::Key<'_>]) -> bool {
+        let keyspace = self.engine.server.keyspace;
+        !self.engine.needs_global_lock(command, args)
+            && !command.spec.flags.contains(Flags::TOUCHES_ARBITRARY_KEYS)
+            && keys.iter().all(|key| self.locked.holds(keyspace.address(self.client.db, *key)))
+    }
+
+    /// Whether a command only reads keys, and concerns neither the connection nor the server.
+    fn is_read(command: &CommandInfo) -> bool {
+        command.class == Class::Data && !command.spec.flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE)
+    }
+
+    /// Whether the reach of the script includes a command.
+    #[inline]
+    fn reaches(&mut self, command: &CommandInfo, args: Args<'_>, keys: &[kvick_store::Key<'_>]) -> bool {
+        match self.reach {
+            Reach::Alone => {
+                self.only_read = self.only_read && Self::is_read(command) && self.is_covered(command, args, keys);
+                true
+            }
+            Reach::Declared => self.is_covered(command, args, keys),
+            Reach::Reading => Self::is_read(command) && self.is_covered(command, args, keys),
+        }
+    }
+
     /// Takes the locks that a command needs in addition to those held.
     fn lock(&mut self, command: &CommandInfo, args: Args<'_>, keys: &[kvick_store::Key<'_>]) {
         if self.locked.is_global() {
@@ -450,22 +532,29 @@ impl Caller<'_> {
         let server = self.engine.server;
         let command = match server.catalogue.resolve(args) {
             Resolved::Command(command) => command,
-            Resolved::Unknown | Resolved::UnknownSubcommand(_) => {
-                return Err(Error::text("ERR Unknown command called from script"));
-            }
+            Resolved::Unknown => return Err(Error::text("ERR Unknown command called from script")),
+            Resolved::UnknownSubcommand(container) => return Err(unknown_subcommand(container, args)),
         };
+        let keys: Keys<'_> = self.engine.keys_of(command, args);
+        if !self.reaches(command, args, &keys) {
+            // Code that writes here is known not to reach for more.
+            debug_assert!(!self.wrote, "the analysis of {} is wrong", self.code.name());
+            self.given_up = !self.wrote;
+            return Err(UNDECLARED);
+        }
         if let Some(error) = self.refusal(command, args) {
             return self.refuse(command, error);
         }
-        let keys: Keys<'_> = self.engine.keys_of(command, args);
-        self.lock(command, args, &keys);
+        if self.reach == Reach::Alone {
+            self.lock(command, args, &keys);
+        }
         let routed =
             self.engine.route_in_script(self.client, Invocation { command, args }, self.locked, &mut self.slot);
         if let Err(error) = routed {
             return self.refuse(command, error);
         }
         if !self.wrote && command.spec.flags.contains(Flags::WRITE) {
-            if !server.scripting.running.begin_to_write() {
+            if !self.engine.run.begin_to_write() {
                 return self.refuse(command, Error::new(killed(self.code.kind())));
             }
             self.wrote = true;
@@ -511,7 +600,7 @@ impl Caller<'_> {
         let (kind, name) = (self.code.kind(), self.code.name());
         let command = OwnedArgs::from(self.request);
         let began = Instant::now() - self.elapsed();
-        self.engine.server.scripting.running.show(Current { kind, name, command, began });
+        self.engine.server.scripting.running.show(&self.engine.run, Current { kind, name, command, began });
     }
 
     /// Marks the script as exceeding `busy-reply-threshold`, so that blocked requests are answered with BUSY.
@@ -525,7 +614,7 @@ impl Caller<'_> {
             kind.kill_command(),
             self.code.name()
         ));
-        server.admission.set(Reasons::BUSY, true);
+        server.scripting.running.set_busy(&self.engine.run, server);
         server.send_all(|| kvick_core::message::Message::Resume);
     }
 }
@@ -553,13 +642,20 @@ impl Host for Caller<'_> {
     fn call(&mut self, request: &[&[u8]], version: Version, reply: &mut Vec<u8>) {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.load(request);
-        let mut out = ReplyBuffer::contiguous(std::mem::take(reply));
-        let result = self.run(scratch.args(), version, &mut out);
-        *reply = out.bytes;
+        let result = if self.given_up {
+            Err(UNDECLARED)
+        } else {
+            let mut out = ReplyBuffer::contiguous(std::mem::take(reply));
+            let result = self.run(scratch.args(), version, &mut out);
+            *reply = out.bytes;
+            result
+        };
         self.scratch = scratch;
         if let Err(error) = result {
-            self.engine.stats.count_error(error.0.as_bytes());
-            Reply::new(reply, version).error(error.0.as_bytes());
+            if !self.given_up {
+                self.engine.stats.count_error(error.bytes());
+            }
+            Reply::new(reply, version).error(error.bytes());
         }
         self.calls += 1;
         if self.calls.is_multiple_of(CALLS_PER_CLOCK_READ) {
@@ -572,17 +668,31 @@ impl Host for Caller<'_> {
         scratch.load(request);
         let args = scratch.args();
         let known = match self.engine.server.catalogue.resolve(args) {
-            Resolved::Command(command) => {
-                let permitted = || self.engine.permits(self.client, command, args).is_ok();
-                command.spec.accepts(args.len()).then(permitted)
-            }
+            Resolved::Command(command) => Some(self.engine.permits(self.client, command, args).is_ok()),
             Resolved::Unknown | Resolved::UnknownSubcommand(_) => None,
         };
         self.scratch = scratch;
         known
     }
 
+    fn note_returned_error(&mut self, text: &[u8]) {
+        if self.given_up {
+            return;
+        }
+        self.engine.stats.count_error(text);
+        if !std::mem::replace(&mut self.returned_error, true)
+            && let Resolved::Command(command) = self.engine.server.catalogue.resolve(self.request)
+        {
+            self.engine.stats.count_failure(command.id, None);
+        }
+    }
+
     fn log(&mut self, level: LogLevel, line: &[u8]) {
+        self.only_read = false;
+        self.given_up |= self.reach == Reach::Reading;
+        if self.given_up {
+            return;
+        }
         let line = String::from_utf8_lossy(line);
         match level {
             LogLevel::Debug => logging::debug(format_args!("{line}")),
@@ -614,9 +724,12 @@ impl Host for Caller<'_> {
             let is_closed = self.yielder.connection().is_none_or(|connection| connection.is_closed());
             return is_closed.then(|| "ERR The client is gone".to_string());
         }
+        if self.given_up {
+            return Some(UNDECLARED.to_string());
+        }
         self.publish_when_long();
         let threshold_ms = self.engine.runtime_config.busy_reply_threshold_ms;
-        if !self.is_busy && threshold_ms > 0 && self.elapsed().as_millis() >= threshold_ms.into() {
+        if !self.is_busy && self.is_visible && threshold_ms > 0 && self.elapsed().as_millis() >= threshold_ms.into() {
             self.become_busy();
         }
         if self.is_busy {
@@ -625,13 +738,18 @@ impl Host for Caller<'_> {
             self.engine.script_us = Some(self.engine.unix_us());
         }
         let server = self.engine.server;
-        if server.scripting.running.is_killed() {
+        if self.engine.run.is_killed() {
             let text = killed(self.code.kind());
             logging::notice(format_args!("{}", text.trim_start_matches("ERR ")));
             return Some(text);
         }
         server.is_shutting_down().then(|| "ERR The server is ending".to_string())
     }
+}
+
+/// A worker could not load the code, which is given up then.
+fn not_loaded() -> Failure {
+    Failure::new("ERR no memory for scripts")
 }
 
 /// The error that a killed script receives.

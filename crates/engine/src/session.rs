@@ -3,6 +3,7 @@
 
 use crate::dispatch::of_client;
 use crate::feed::Feed;
+use crate::pending::PendingCommand;
 use crate::queued::{Transaction, Watching};
 use crate::services::Services;
 use kvick_acl::identity::Identity;
@@ -107,6 +108,8 @@ pub struct Client {
     pub write_offset: u64,
     /// SCRIPT DEBUG, while it is on.
     pub debugging: Option<Mode>,
+    /// The session command that it waits for, if any.
+    pub(crate) pending: Option<Box<PendingCommand>>,
 }
 
 /// CLIENT REPLY.
@@ -174,6 +177,7 @@ impl Client {
             feed: None,
             write_offset: 0,
             debugging: None,
+            pending: None,
         }
     }
 

@@ -79,7 +79,7 @@ impl Engine {
             invalidate_all(self.server, self.executor);
         }
         let keyspace = self.server.keyspace;
-        for Stale { database, key, has_readers, noloop_writer, reclaimed } in self.effects.take_stale() {
+        for Stale { database, key, has_readers, noloop_writer, by_script, reclaimed } in self.effects.take_stale() {
             if !reclaimed {
                 self.record_writable_replica_key(database, &key);
             }
@@ -91,7 +91,8 @@ impl Engine {
                 self.invalidate_readers(&key, &readers);
             }
             if keyspace.tracking.broadcasts() {
-                self.changed.add(key, if reclaimed { 0 } else { noloop_writer });
+                // As in Valkey, NOLOOP in broadcasting mode does not cover changes by scripts.
+                self.changed.add(key, if reclaimed || by_script { 0 } else { noloop_writer });
             }
         }
         self.publish_pending_notifications();

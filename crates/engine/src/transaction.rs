@@ -52,10 +52,10 @@ impl Engine {
         self.abandon(client);
         // A redirection is answered as for any other command.
         if is_redirected {
-            return Error::new(reason.0.to_string());
+            return reason.clone();
         }
-        let reason = reason.0.strip_prefix("ERR ").unwrap_or(&reason.0);
-        Error::new(format!("EXECABORT Transaction discarded because of: {reason}"))
+        let reason = reason.bytes().strip_prefix(b"ERR ").unwrap_or(reason.bytes());
+        Error::raw([b"EXECABORT Transaction discarded because of: ", reason].concat())
     }
 
     /// Queues a request in the open transaction.
@@ -232,6 +232,7 @@ impl Engine {
         };
         let touched = watching.watcher.is_touched() || watching.hashed(self.server.keyspace).any(overdue);
         self.unwatch_locked(&watching, &mut locked);
+        client.publish_watched();
         self.monitor_lines.begin_group();
         let result = match elsewhere {
             Some(error) => Err(error),
@@ -298,7 +299,7 @@ impl Engine {
                 }
                 Some(Handler::Session(handler)) => self.run_session(client, handler, args, locked, out),
                 Some(Handler::ScriptCall(script_call)) => {
-                    let context = ScriptContext { locked: &mut *locked, yielder: &mut *yielder };
+                    let context = ScriptContext { locked: &mut *locked, yielder: &mut *yielder, confined: None };
                     self.run_script_call(client, script_call, args, context, out)
                 }
                 // UNWATCH is the only one of these that is queued: the watches have already ended.
@@ -370,15 +371,22 @@ impl Client {
 
     /// Publishes the state of the transaction for CLIENT LIST.
     pub(super) fn publish_transaction(&self) {
-        let queued = self.transaction.as_ref().map_or(-1, |transaction| transaction.len() as i64);
-        self.info.queued.store(queued, Ordering::Relaxed);
-        let watched = self.watching.as_ref().map_or(0, |watching| watching.len());
+        let queued = self.transaction.as_ref().map(|transaction| transaction.len() as i64);
+        // -1 stands for a client that has never used MULTI or WATCH.
+        if queued.is_some() || self.watching.is_some() || self.info.queued.load(Ordering::Relaxed) >= 0 {
+            self.info.queued.store(queued.unwrap_or(0), Ordering::Relaxed);
+        }
         let memory = self.transaction.as_ref().map_or(0, |transaction| transaction.memory())
             + self.watching.as_ref().map_or(0, |watching| watching.memory());
         self.info.transaction_memory.store(memory, Ordering::Relaxed);
+        self.publish_watched();
+        self.info.set_flags(ClientFlags::MULTI, self.transaction.is_some());
+    }
+
+    fn publish_watched(&self) {
+        let watched = self.watching.as_ref().map_or(0, |watching| watching.len());
         if self.info.watched.swap(watched, Ordering::Relaxed) != watched {
             *self.info.watcher.lock() = self.watching.as_ref().map(|watching| watching.watcher.clone());
         }
-        self.info.set_flags(ClientFlags::MULTI, self.transaction.is_some());
     }
 }

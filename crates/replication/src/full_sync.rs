@@ -229,7 +229,7 @@ impl FullSync<'_> {
         core.disconnect_replicas();
         // Libraries are compiled before the exchange, so that a failure changes nothing.
         let joined = core.scripting.restore_libraries(core, &report.functions, RestorePolicy::Flush);
-        joined.map_err(|error| LinkError::Refused(format!("Failed loading library, {}", error.0)))?;
+        joined.map_err(|error| LinkError::Refused(format!("Failed loading library, {error}")))?;
         logging::notice(format_args!("PRIMARY <-> REPLICA sync: Swapping active DB with loaded DB"));
         self.applier.exchange_staging();
         self.adopt(&report, None)?;

@@ -89,6 +89,6 @@ impl ReplicatedCore {
     #[inline]
     pub fn on_log_appended(&self, worker: Option<usize>) -> bool {
         self.replication.wake_feeders(self, worker);
-        self.aof.on_log_appended()
+        self.aof.on_log_appended(&self.keyspace.log)
     }
 }

@@ -29,8 +29,13 @@ pub fn format_double(n: f64, out: &mut Vec<u8>) {
     } else if let Some(n) = whole_double(n) {
         format_i64(n, out);
     } else {
-        format_fraction(n, out);
+        format_decimal(n, out);
     }
+}
+
+/// Like [`format_double`], but large integers too are in scientific notation if they end with many zeros: `1e+16`.
+pub fn format_double_shortest(n: f64, out: &mut Vec<u8>) {
+    if n.is_finite() && n != 0.0 { format_decimal(n, out) } else { format_double(n, out) }
 }
 
 /// `n` as an integer, if it prints as one. Excludes zero, which may be `-0`.
@@ -42,7 +47,7 @@ pub(crate) fn whole_double(n: f64) -> Option<i64> {
 
 /// Formats the digits of a finite nonzero `n`: in plain notation
 /// if that takes few zeros, otherwise in scientific notation.
-fn format_fraction(n: f64, out: &mut Vec<u8>) {
+fn format_decimal(n: f64, out: &mut Vec<u8>) {
     let decimal = Decimal::new(n.abs());
     let (digits, exponent) = (decimal.digits(), decimal.exponent);
     if n < 0.0 {

@@ -21,7 +21,8 @@ use crate::shared::{SHARED_MIN, SharedBytes};
 /// The length in bytes from which an argument that is not completely in the input is received into a separate buffer.
 pub const BIG_ARG: usize = SHARED_MIN;
 
-/// Maximum length of a line: an inline request or a length.
+/// Maximum length of the beginning of a line: an inline request or a length. As in Valkey, a line that is longer is
+/// accepted if its end arrives together with the rest.
 const LINE_MAX: usize = 64 * 1024;
 
 /// The result of [`Partial::advance`].
@@ -205,16 +206,15 @@ impl Partial {
         Ok(end.filter(|end| line.len() >= end + 2))
     }
 
-    /// Searches for the line's end with `find`, in the part of the first 64 KiB that was not searched yet.
+    /// Searches for the line's end with `find`, in the part of the line that was not searched yet.
     fn scan(
         &mut self,
         line: &[u8],
         find: impl Fn(&[u8]) -> Option<usize>,
         too_long: ProtocolError,
     ) -> Result<Option<usize>, ProtocolError> {
-        let window = &line[..line.len().min(LINE_MAX + 1)];
-        let end = find(window.get(self.scanned..).unwrap_or_default());
-        self.scanned = end.map_or(window.len(), |end| self.scanned + end);
+        let end = find(line.get(self.scanned..).unwrap_or_default());
+        self.scanned = end.map_or(line.len(), |end| self.scanned + end);
         if end.is_none() && line.len() > LINE_MAX {
             return Err(too_long);
         }

@@ -7,7 +7,8 @@
 //! From the lowest layer up: `lua` wraps Lua's C interface and is the only module with `unsafe`; `convert` converts
 //! between replies and values; `libs` contains the libraries `cjson`, `cmsgpack`, `struct`, `bit` and `math.random`;
 //! `run` runs scripts and `debugger` runs one line by line under the control of a user; `api` is the table `redis` (or
-//! `server`); `library` loads functions; `sandbox` creates the global environment of scripts, whose shared parts are
+//! `server`); `library` loads functions; `analysis` finds out what
+//! code will do; `sandbox` creates the global environment of scripts, whose shared parts are
 //! read-only; `vm` is the machine that has all this. The tables that `sandbox::protect` protects, and the data of
 //! `debugger::session`, `library::spec` and `settings`, are below the modules that use them.
 //!
@@ -20,6 +21,7 @@
 //! * **No script can end the process**: errors, infinite recursion, deep nesting, memory beyond a limit and precompiled
 //!   code all result in an error.
 
+mod analysis;
 mod api;
 mod convert;
 mod debugger;
@@ -36,6 +38,7 @@ mod shebang;
 mod testing;
 mod vm;
 
+pub use analysis::{CallSite, Rest, Word};
 pub use debugger::console::{Console, Received};
 pub use debugger::session::Debugger;
 pub use failure::Failure;
@@ -56,6 +59,9 @@ pub trait Host {
     /// Whether the current user may run a command; `None` if the command does not exist or the number of arguments is
     /// wrong.
     fn may_call(&mut self, request: &[&[u8]]) -> Option<bool>;
+
+    /// The script has ended with a value that contains an error, which no command returned.
+    fn note_returned_error(&mut self, _text: &[u8]) {}
 
     /// Writes a line to the server's log.
     fn log(&mut self, level: LogLevel, line: &[u8]);

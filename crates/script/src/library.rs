@@ -11,7 +11,7 @@ use crate::lua::{Lua, REGISTRY, Raise, Results, Type, c_text};
 use crate::run::{self, ALL_GLOBALS};
 use crate::sandbox::protect::{self, Shown};
 use crate::settings::{Identity, Settings};
-use crate::{Failure, ScriptFlags, api};
+use crate::{Failure, ScriptFlags, analysis, api};
 use spec::{FunctionHandle, FunctionSpec};
 
 /// The registry key of the globals table of libraries while they are loaded.
@@ -53,7 +53,7 @@ pub(crate) fn load(
     let functions = loading.map(|loading| loading.functions).unwrap_or_default();
     lua.watch();
     let outcome = match ended {
-        Ok(()) => Ok(functions),
+        Ok(()) => Ok(analyse(lua, functions)),
         Err(_) => {
             functions.into_iter().for_each(|function| lua.forget(function.handle.0));
             Err(registration_failure(lua))
@@ -64,6 +64,18 @@ pub(crate) fn load(
     protect::set_globals_index(lua);
     run::clear(lua);
     outcome
+}
+
+/// Adds what is known about the functions of a library. If one of them keeps state, the others may see it.
+fn analyse(lua: Lua<'_>, mut functions: Vec<FunctionSpec>) -> Vec<FunctionSpec> {
+    let mut keeps_state = false;
+    for function in &mut functions {
+        let facts = analysis::of_function(lua, function.handle.0);
+        function.calls = facts.calls;
+        keeps_state |= facts.keeps_state;
+    }
+    functions.iter_mut().for_each(|function| function.keeps_state = keeps_state);
+    functions
 }
 
 /// The failure for the error on the top of the stack.
@@ -201,7 +213,7 @@ fn register(lua: Lua<'_>, flags: ScriptFlags) {
     let name = lua.bytes(NAME).unwrap_or_default().to_vec();
     let description = lua.bytes(DESCRIPTION).map(<[u8]>::to_vec);
     if let Some(loading) = &mut lua.state().loading {
-        loading.functions.push(FunctionSpec { name, description, flags, handle });
+        loading.functions.push(FunctionSpec { name, description, flags, calls: None, keeps_state: true, handle });
     }
 }
 
@@ -266,7 +278,7 @@ mod tests {
             vm.load_library(failing.as_bytes(), None).unwrap_err();
             let code = format!("server.register_function('f', function() return '{}' end)", "y".repeat(1 << 20));
             for function in vm.load_library(code.as_bytes(), None).unwrap() {
-                vm.drop_function(function.handle);
+                vm.drop_function(&function.handle);
             }
         }
         vm.collect();

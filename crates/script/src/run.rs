@@ -121,7 +121,8 @@ fn call(
         lua.watch();
     }
     let outcome = match ended {
-        Ok(()) => convert::write_result(lua, reply),
+        Ok(()) => convert::write_result(lua, reply)
+            .map(|errors| errors.iter().for_each(|error| host.note_returned_error(error.text()))),
         Err(Failed) => Err(failure(lua)),
     };
     clear(lua);

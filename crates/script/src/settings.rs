@@ -27,11 +27,13 @@ pub struct Settings {
     pub insecure_api: bool,
     /// Maximum bytes that scripts may use; `None` for no limit.
     pub memory_max: Option<usize>,
+    /// The seed of `math.random`; `None` for the one that Valkey starts with.
+    pub seed: Option<i32>,
 }
 
 impl Default for Settings {
-    /// No deprecated functions, no limit.
+    /// No deprecated functions, no limit, Valkey's random numbers.
     fn default() -> Self {
-        Settings { insecure_api: false, memory_max: None }
+        Settings { insecure_api: false, memory_max: None, seed: None }
     }
 }

@@ -12,7 +12,7 @@ use crate::lua::GlobalState;
 use crate::lua::reference::Ref;
 use crate::lua::shared::{Hooks, State};
 use crate::settings::{Identity, Kind, Settings};
-use crate::{Failure, Host, debugger, library, run, sandbox};
+use crate::{CallSite, Failure, Host, analysis, debugger, library, run, sandbox};
 
 /// A virtual machine: one Lua state with its compiled scripts or loaded functions.
 pub struct Vm {
@@ -42,6 +42,9 @@ impl Vm {
             return Err(Failure::new("ERR no memory for scripts"));
         };
         sandbox::build(global_state.lua(), kind, identity, &settings);
+        if let Some(seed) = settings.seed {
+            global_state.lua().state().random.seed(seed);
+        }
         Ok(Vm { global_state, settings, scripts: HashMap::default(), calls: 0 })
     }
 
@@ -63,6 +66,16 @@ impl Vm {
     /// Whether a script has been compiled and not removed.
     pub fn has_script(&self, digest: &[u8; 40]) -> bool {
         self.scripts.contains_key(digest)
+    }
+
+    /// Number of scripts.
+    pub fn scripts(&self) -> usize {
+        self.scripts.len()
+    }
+
+    /// The commands that a script calls, if all of them are known.
+    pub fn script_calls(&self, digest: &[u8; 40]) -> Option<Vec<CallSite>> {
+        analysis::of_script(self.global_state.lua(), *self.scripts.get(digest)?)
     }
 
     /// Removes a script.
@@ -134,8 +147,8 @@ impl Vm {
         library::load(self.global_state.lua(), code, time_limit, &self.settings)
     }
 
-    /// Drops a function.
-    pub fn drop_function(&mut self, function: FunctionHandle) {
+    /// Drops a function, once.
+    pub fn drop_function(&mut self, function: &FunctionHandle) {
         self.global_state.lua().forget(function.0);
     }
 

@@ -3,6 +3,8 @@
 //! A library is code whose first line names its engine and the library. It is executed once, when it is loaded, and
 //! registers its functions.
 
+use crate::conduct::{Conduct, Known};
+use kvick_commands::table::Catalogue;
 use kvick_script::{Failure, FunctionHandle, FunctionSpec, ScriptFlags, Shebang, Vm};
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,7 +22,9 @@ pub struct Function {
     pub description: Option<Vec<u8>>,
     /// Its declared flags.
     pub flags: ScriptFlags,
-    /// Its handle in the interpreter.
+    /// What is known about the keys it accesses.
+    pub known: Known,
+    /// Its handle in the shared interpreter.
     pub handle: FunctionHandle,
 }
 
@@ -47,6 +51,7 @@ impl Library {
     /// its name before its code runs.
     pub fn load(
         vm: &mut Vm,
+        catalogue: &Catalogue,
         code: &[u8],
         time_max: Option<Duration>,
         admit: impl FnOnce(&str) -> Result<(), Failure>,
@@ -54,8 +59,13 @@ impl Library {
         let (name, body) = read_head(code)?;
         admit(&name)?;
         let registered = vm.load_library(&code[body], time_max)?;
-        let functions = registered.into_iter().map(|FunctionSpec { name, description, flags, handle }| {
-            Arc::new(Function { name: String::from_utf8_lossy(&name).into_owned(), description, flags, handle })
+        let functions = registered.into_iter().map(|function| {
+            let FunctionSpec { name, description, flags, calls, keeps_state, handle } = function;
+            // Its state exists once, in the shared interpreter.
+            let known =
+                if keeps_state { Known::from(Conduct::Alone) } else { Known::of_code(catalogue, calls.as_deref()) };
+            let name = String::from_utf8_lossy(&name).into_owned();
+            Arc::new(Function { name, description, flags, known, handle })
         });
         let library = Library { name, code: code.into(), functions: functions.collect() };
         match library.validation_error() {
@@ -67,11 +77,16 @@ impl Library {
         }
     }
 
-    /// Removes its functions from the interpreter. None of them runs, so no other reference to them exists.
+    /// Loads the functions into another interpreter. Returns their names and handles.
+    pub fn load_copy(&self, vm: &mut Vm) -> Result<Vec<(String, FunctionHandle)>, Failure> {
+        let (_, body) = read_head(&self.code)?;
+        let registered = vm.load_library(&self.code[body], None)?.into_iter();
+        Ok(registered.map(|function| (String::from_utf8_lossy(&function.name).into_owned(), function.handle)).collect())
+    }
+
+    /// Removes its functions from the shared interpreter. None of them runs.
     pub fn drop_from(self, vm: &mut Vm) {
-        for function in self.functions.into_iter().filter_map(Arc::into_inner) {
-            vm.drop_function(function.handle);
-        }
+        self.functions.iter().for_each(|function| vm.drop_function(&function.handle));
     }
 
     /// Checks its functions. Returns the error, if any.
@@ -105,8 +120,7 @@ fn read_head(code: &[u8]) -> Result<(String, Range<usize>), Failure> {
         ));
     }
     if !head.engine.eq_ignore_ascii_case(b"lua") {
-        let engine = String::from_utf8_lossy(&head.engine);
-        return Err(Failure::new(format!("ERR Engine '{engine}' not found")));
+        return Err(Failure::new([b"ERR Engine '", &head.engine[..], b"' not found"].concat()));
     }
     Ok((name, head.code))
 }

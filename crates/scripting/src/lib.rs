@@ -2,39 +2,60 @@
 //!
 //! - [`scripts`]: the scripts of EVAL and SCRIPT LOAD, by SHA1 sum.
 //! - [`functions`], [`libraries`]: functions, and the libraries that define them.
-//! - [`running`]: the running script, as other threads see it.
+//! - [`conduct`]: which scripts may run in parallel.
+//! - [`gate`]: keeps those apart from the others.
+//! - [`interpreters`]: the virtual machines.
+//! - [`running`]: the running scripts, as other threads see them.
 //! - [`debugging`]: forked processes in which scripts are debugged.
 //!
 //! `kvick-engine` executes scripts and the commands that they call.
 //!
-//! **Invariant**: one script or function runs at a time, across all workers. A thread takes the [turn](Turn) before it
-//! runs one, and before any lock of the keyspace. There are two interpreters, one for scripts and one for functions.
-//! Only the thread that holds the turn or the global lock accesses them. The two exclude each other, because the turn
-//! is held only within a batch or with the global lock. The registries are locked briefly, and last of all locks.
+//! A script is either *confined* to its declared keys or runs *alone*. One script runs alone at a time, across all
+//! workers, and no confined one beside it. Confined scripts run on all workers at once, if there are several.
+//!
+//! **No deadlock.** A thread takes the [turn](Turn) before it runs a script alone, and before any lock of the keyspace.
+//! While it waits for the turn, or for confined scripts to end, it holds no lock of the keyspace. A script that runs
+//! alone may wait for further locks while it holds some: their holders are neither another such script, nor a confined
+//! one, but threads that never wait while they hold a lock. A confined script takes the locks of its declared keys as
+//! any command does, and waits for nothing from then on. It [enters the gate](gate::Gate::enter) without waiting; if
+//! the gate is closed, it releases its locks and queues for a [shared turn](SharedTurn) before it tries again. If it
+//! may write, its code shows that it never needs another lock; if it has only read and needs one, it ends, releases
+//! its locks, and starts again alone. So whatever a thread waits for is held by a thread that does not wait for it.
+//!
+//! **Interpreters.** There are shared interpreters, one for scripts and one for functions, which only the thread that
+//! holds the turn or the global lock accesses. The two exclude each other, because the turn is held only within a batch
+//! or with the global lock. Each worker has interpreters of its own for confined scripts. It uses them within a batch
+//! only, so a thread that holds the global lock, or the turn, may replace them. The registries are locked briefly, and
+//! last of all locks.
 
+pub mod conduct;
 pub mod debugging;
 pub mod functions;
+pub mod gate;
+pub mod interpreters;
 pub mod libraries;
 pub mod running;
 pub mod script_call;
 pub mod scripts;
 
+use conduct::Known;
 use debugging::Sessions;
 use functions::Library;
+use gate::{Closed, Entered, Gate};
+use interpreters::{Interpreters, InterpretersGuard, Slot};
 use kvick_commands::context::Error;
 use kvick_core::Core;
 use kvick_resp::Args;
-use kvick_runtime::version;
-use kvick_script::{Failure, Identity, Kind, ScriptFlags, Settings, Shebang, Vm};
+use kvick_script::{Failure, Kind, ScriptFlags, Shebang, Vm};
 use kvick_store::Keyspace;
 use kvick_store::lazy_free::Garbage;
 use libraries::{Libraries, RestorePolicy};
-use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use running::Running;
 use script_call::Source;
-use scripts::{Script, Scripts, Sum};
+use scripts::{NewScript, Script, Scripts, Sum};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Interval at which a thread waiting for the turn checks whether to give up.
@@ -44,65 +65,71 @@ const POLL_INTERVAL: Duration = Duration::from_micros(200);
 pub struct Scripting {
     keyspace: &'static Keyspace,
     turn: RwLock<()>,
-    interpreters: Mutex<Interpreters>,
+    gate: Gate,
+    shared: Slot,
+    /// The interpreters of workers; none if there is only one worker.
+    workers: Box<[Slot]>,
     /// The registered scripts.
     pub scripts: Mutex<Scripts>,
     /// The registered libraries.
     pub libraries: RwLock<Libraries>,
-    /// The running script.
+    /// Increases with each change of libraries, under the global lock or the turn.
+    libraries_generation: AtomicU64,
+    /// The running scripts.
     pub running: Running,
     /// Debugger sessions in forked processes.
     pub sessions: Sessions,
     /// Requests blocked by a script, on all workers.
     pub blocked_requests: AtomicUsize,
+    /// When a request last gave up waiting for long scripts of all workers to end, as Unix time in milliseconds.
+    pub all_wanted_ms: AtomicI64,
     /// DEBUG SET-DISABLE-DENY-SCRIPTS: whether scripts may call commands that are denied to scripts.
     pub may_call_all: AtomicBool,
-    /// Memory of the interpreters in bytes as of their last use: for scripts, for functions.
-    memory: [AtomicUsize; 2],
 }
 
-/// The right to run a script. The thread that holds it may wait for keyspace locks while it holds others.
-pub struct Turn<'a>(#[expect(dead_code, reason = "held")] RwLockWriteGuard<'a, ()>);
+/// The right to run a script alone, once [no confined script](Turn::is_alone) runs. The thread that has it may wait for
+/// keyspace locks while it holds others.
+pub struct Turn<'a>(Closed<'a>, #[expect(dead_code, reason = "held")] RwLockWriteGuard<'a, ()>);
+
+/// Prevents scripts from running alone, for a confined one that found the gate closed and is about to try again.
+pub struct SharedTurn<'a>(#[expect(dead_code, reason = "held")] RwLockReadGuard<'a, ()>);
 
 /// Prevents scripts from starting, for a command that waits for locks within its batch.
-pub struct NoScripts<'a>(#[expect(dead_code, reason = "held")] RwLockReadGuard<'a, ()>);
+pub struct NoScripts<'a>(Closed<'a>, #[expect(dead_code, reason = "held")] RwLockReadGuard<'a, ()>);
 
-/// The interpreters, created on first use.
-#[derive(Default)]
-pub struct Interpreters {
-    vms: [Option<Vm>; 2],
-    /// Whether they provide the APIs enabled by `lua-enable-insecure-api`.
-    insecure: bool,
+impl Turn<'_> {
+    /// Whether no confined script runs any more.
+    #[inline]
+    pub fn is_alone(&self) -> bool {
+        self.0.is_quiet()
+    }
 }
 
-impl Interpreters {
-    /// The interpreter for a kind of code, created on first use.
-    pub fn get(&mut self, core: &Core, kind: Kind) -> Result<&mut Vm, Error> {
-        let slot = &mut self.vms[kind as usize];
-        match slot {
-            Some(vm) => Ok(vm),
-            None => {
-                let settings = Settings { insecure_api: self.insecure, ..Settings::default() };
-                Ok(slot.insert(Vm::new(kind, &identity(core), settings).map_err(error_of)?))
-            }
-        }
+impl NoScripts<'_> {
+    /// Whether no confined script runs any more.
+    pub fn is_alone(&self) -> bool {
+        self.0.is_quiet()
     }
 }
 
 impl Scripting {
     /// Creates state without scripts and functions.
-    pub fn new(keyspace: &'static Keyspace) -> Self {
+    pub fn new(keyspace: &'static Keyspace, workers: usize) -> Self {
+        let workers = if workers > 1 { workers } else { 0 };
         Scripting {
             keyspace,
             turn: RwLock::default(),
-            interpreters: Mutex::default(),
+            gate: Gate::new(workers),
+            shared: Slot::default(),
+            workers: (0..workers).map(Slot::of_worker).collect(),
             scripts: Mutex::default(),
             libraries: RwLock::default(),
+            libraries_generation: AtomicU64::new(0),
             running: Running::default(),
             sessions: Sessions::default(),
             blocked_requests: AtomicUsize::new(0),
+            all_wanted_ms: AtomicI64::new(0),
             may_call_all: AtomicBool::new(false),
-            memory: Default::default(),
         }
     }
 
@@ -111,7 +138,7 @@ impl Scripting {
     pub fn acquire_turn(&self, may_wait: impl Fn() -> bool) -> Option<Turn<'_>> {
         loop {
             if let Some(turn) = self.turn.try_write().or_else(|| self.turn.try_write_for(POLL_INTERVAL)) {
-                return Some(Turn(turn));
+                return Some(Turn(self.gate.close(), turn));
             }
             if !may_wait() {
                 return None;
@@ -119,11 +146,11 @@ impl Scripting {
         }
     }
 
-    /// Prevents scripts from starting. While a script runs, polls `may_wait` and gives up when it returns false.
+    /// Prevents scripts from starting. While a script runs alone, polls `may_wait` and gives up when it returns false.
     pub fn without_scripts(&self, may_wait: impl Fn() -> bool) -> Option<NoScripts<'_>> {
         loop {
             if let Some(guard) = self.turn.try_read_for(POLL_INTERVAL) {
-                return Some(NoScripts(guard));
+                return Some(NoScripts(self.gate.close(), guard));
             }
             if !may_wait() {
                 return None;
@@ -131,25 +158,48 @@ impl Scripting {
         }
     }
 
-    /// The interpreters. The caller holds the turn or the global lock. `None` if a running script called a command that
-    /// needs them.
-    pub fn interpreters(&self) -> Option<MutexGuard<'_, Interpreters>> {
-        self.interpreters.try_lock()
+    /// Waits for the script that runs alone, and those that wait for the turn. Gives up after a moment.
+    pub fn share_turn(&self) -> Option<SharedTurn<'_>> {
+        self.turn.try_read_for(POLL_INTERVAL).map(SharedTurn)
     }
 
-    fn idle_interpreters(&self) -> Result<MutexGuard<'_, Interpreters>, Error> {
+    /// Whether scripts may run in parallel.
+    #[inline]
+    pub fn is_parallel(&self) -> bool {
+        !self.workers.is_empty()
+    }
+
+    /// Begins a confined script of a worker; `None` if scripts must not run now. The caller is within a batch.
+    #[inline]
+    pub fn enter(&self, worker: usize) -> Option<Entered<'_>> {
+        self.gate.enter(worker)
+    }
+
+    /// The shared interpreters. The caller holds the turn or the global lock. `None` if a running script called a
+    /// command that needs them.
+    pub fn interpreters(&self) -> Option<InterpretersGuard<'_>> {
+        self.shared.try_lock()
+    }
+
+    /// The interpreters of a worker for confined scripts. The caller has [entered](Self::enter) the gate.
+    #[inline]
+    pub fn worker_interpreters(&self, worker: usize) -> Option<InterpretersGuard<'_>> {
+        self.workers[worker].try_lock()
+    }
+
+    fn idle_interpreters(&self) -> Result<InterpretersGuard<'_>, Error> {
         self.interpreters().ok_or(Error::text("ERR A script cannot change what scripts run with"))
     }
 
-    /// Records the memory of an interpreter.
-    pub fn note_memory(&self, kind: Kind, interpreters: &Interpreters) {
-        let bytes = interpreters.vms[kind as usize].as_ref().map_or(0, Vm::memory);
-        self.memory[kind as usize].store(bytes, Ordering::Relaxed);
+    /// Memory of all interpreters of a kind, in bytes, as of their last use.
+    pub fn interpreter_memory(&self, kind: Kind) -> usize {
+        self.workers.iter().chain([&self.shared]).map(|slot| slot.memory(kind)).sum()
     }
 
-    /// Memory of the interpreter of a kind, in bytes.
-    pub fn interpreter_memory(&self, kind: Kind) -> usize {
-        self.memory[kind as usize].load(Ordering::Relaxed)
+    /// Increases with each change of libraries.
+    #[inline]
+    pub fn libraries_generation(&self) -> u64 {
+        self.libraries_generation.load(Ordering::Acquire)
     }
 
     /// Approximate memory of the texts of scripts, and of libraries, in bytes.
@@ -174,12 +224,21 @@ impl Scripting {
 
     /// Replaces an interpreter with a new one.
     fn reset(&self, interpreters: &mut Interpreters, kind: Kind, lazy: bool) {
-        let old = interpreters.vms[kind as usize].take();
-        match old {
+        match interpreters.take(kind) {
             Some(vm) if lazy => self.keyspace.lazy_free.dispose(Garbage::Other(Box::new(vm))),
             old => drop(old),
         }
-        self.memory[kind as usize].store(0, Ordering::Relaxed);
+    }
+
+    /// Replaces the workers' interpreters of a kind, which are not in use.
+    fn reset_workers(&self, kind: Kind, lazy: bool) {
+        self.workers.iter().for_each(|own| self.reset(&mut own.lock(), kind, lazy));
+    }
+
+    /// The libraries have changed: workers load them again.
+    fn libraries_changed(&self) {
+        self.libraries_generation.fetch_add(1, Ordering::Release);
+        self.reset_workers(Kind::Functions, false);
     }
 
     /// Applies `lua-enable-insecure-api`: a change recreates the interpreters. The caller holds the turn.
@@ -195,16 +254,19 @@ impl Scripting {
         interpreters.insecure = insecure;
         self.scripts.lock().clear();
         self.reset(interpreters, Kind::Scripts, false);
+        self.reset_workers(Kind::Scripts, false);
         let sources = self.library_sources();
         std::mem::take(&mut *self.libraries.write());
         self.reset(interpreters, Kind::Functions, false);
-        let Ok(vm) = interpreters.get(core, Kind::Functions) else { return };
-        for source in sources {
-            // It loaded before. If it depends on an API that is gone, drop it.
-            if let Ok(library) = Library::load(vm, &source, None, |_| Ok(())) {
-                let _ = self.libraries.write().merge(vec![library], RestorePolicy::Append);
+        if let Ok(vm) = interpreters.get(core, Kind::Functions) {
+            for source in sources {
+                // It loaded before. If it depends on an API that is gone, drop it.
+                if let Ok(library) = Library::load(vm, core.catalogue, &source, None, |_| Ok(())) {
+                    let _ = self.libraries.write().merge(vec![library], RestorePolicy::Append);
+                }
             }
         }
+        self.libraries_changed();
     }
 
     /// SCRIPT FLUSH. Requires the global lock.
@@ -215,6 +277,7 @@ impl Scripting {
             self.keyspace.lazy_free.dispose(Garbage::Other(Box::new(scripts)));
         }
         self.reset(&mut interpreters, Kind::Scripts, lazy);
+        self.reset_workers(Kind::Scripts, lazy);
         Ok(())
     }
 
@@ -222,21 +285,29 @@ impl Scripting {
     pub fn load_script(&self, core: &Core, sum: &Sum, text: &[u8]) -> Result<(), Error> {
         let mut interpreters = self.idle_interpreters()?;
         if !self.scripts.lock().make_permanent(sum) {
-            self.compile(interpreters.get(core, Kind::Scripts)?, sum, text, true)?;
-            self.note_memory(Kind::Scripts, &interpreters);
+            self.compile(core, interpreters.get(core, Kind::Scripts)?, sum, text, true)?;
         }
         Ok(())
     }
 
     /// Compiles a new script and registers it.
-    pub fn compile(&self, vm: &mut Vm, sum: &Sum, text: &[u8], is_permanent: bool) -> Result<Arc<Script>, Error> {
+    pub fn compile(
+        &self,
+        core: &Core,
+        vm: &mut Vm,
+        sum: &Sum,
+        text: &[u8],
+        is_permanent: bool,
+    ) -> Result<Arc<Script>, Error> {
         let shebang = Shebang::of_script(text).map_err(error_of)?;
         if !shebang.engine.eq_ignore_ascii_case(b"lua") {
-            let engine = String::from_utf8_lossy(&shebang.engine);
-            return Err(Error::new(format!("ERR Could not find scripting engine '{engine}'")));
+            return Err(Error::quoting(&[b"ERR Could not find scripting engine '", &shebang.engine, b"'"]));
         }
         vm.compile_script(sum.digits(), &text[shebang.code]).map_err(error_of)?;
-        let (script, removed) = self.scripts.lock().add(*sum, text, shebang.flags, is_permanent);
+        let calls = if self.is_parallel() { vm.script_calls(sum.digits()) } else { None };
+        let known = Known::of_code(core.catalogue, calls.as_deref());
+        let new = NewScript { sum: *sum, text, flags: shebang.flags, known, is_permanent };
+        let (script, removed) = self.scripts.lock().add(new);
         if let Some(removed) = removed {
             vm.forget_script(removed.sum.digits());
         }
@@ -247,7 +318,7 @@ impl Scripting {
     fn with_functions<T>(&self, core: &Core, change: impl FnOnce(&mut Vm) -> Result<T, Error>) -> Result<T, Error> {
         let mut interpreters = self.idle_interpreters()?;
         let result = change(interpreters.get(core, Kind::Functions)?);
-        self.note_memory(Kind::Functions, &interpreters);
+        self.libraries_changed();
         result
     }
 
@@ -264,7 +335,7 @@ impl Scripting {
                 true => Err(Failure::new(format!("ERR Library '{name}' already exists"))),
                 false => Ok(()),
             };
-            let loaded = Library::load(vm, code, time_max, admit).map_err(error_of)?;
+            let loaded = Library::load(vm, core.catalogue, code, time_max, admit).map_err(error_of)?;
             let name = loaded.name.clone();
             let policy = if replace { RestorePolicy::Replace } else { RestorePolicy::Append };
             self.merge(vm, vec![loaded], policy)?;
@@ -286,7 +357,7 @@ impl Scripting {
                     true => Err(Failure::new(format!("ERR Library '{name}' already exists"))),
                     false => Ok(()),
                 };
-                match Library::load(vm, source.as_ref(), None, admit) {
+                match Library::load(vm, core.catalogue, source.as_ref(), None, admit) {
                     Ok(library) => loaded.push(library),
                     Err(error) => {
                         loaded.into_iter().for_each(|library| library.drop_from(vm));
@@ -325,6 +396,7 @@ impl Scripting {
             self.keyspace.lazy_free.dispose(Garbage::Other(Box::new(libraries)));
         }
         self.reset(&mut interpreters, Kind::Functions, lazy);
+        self.libraries_changed();
         Ok(())
     }
 
@@ -339,16 +411,6 @@ impl Scripting {
     }
 }
 
-/// The server identity that scripts see.
-fn identity(core: &Core) -> Identity {
-    let compatible = core.config.read(kvick_config::tables::process::EXTENDED_REDIS_COMPATIBILITY);
-    Identity {
-        server_name: if compatible { "redis" } else { "valkey" }.into(),
-        version: version::VALKEY.into(),
-        redis_version: version::REDIS.into(),
-    }
-}
-
 fn error_of(failure: Failure) -> Error {
-    Error::new(failure.to_string())
+    Error::raw(failure.text())
 }

@@ -64,6 +64,11 @@ impl Libraries {
         self.functions.get(name).or_else(|| self.functions.get(&name.to_ascii_lowercase())).cloned()
     }
 
+    /// The library that defines this function.
+    pub fn library_of(&self, function: &Arc<Function>) -> Option<&Library> {
+        self.all().find(|library| library.functions.iter().any(|own| Arc::ptr_eq(own, function)))
+    }
+
     /// Adds all libraries or none. Returns the libraries removed to make room for them. On an error, whose text has no
     /// code word, nothing has changed and the new libraries are returned.
     pub fn merge(
@@ -117,6 +122,7 @@ impl Libraries {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kvick_commands::table::CommandTable;
     use kvick_script::{Identity, Kind, Settings, Vm};
 
     /// Creates a library with these functions, using a real interpreter.
@@ -126,7 +132,8 @@ mod tests {
         let mut vm = Vm::new(Kind::Functions, &identity, Settings::default()).expect("there is memory");
         let register = |function: &&str| format!("server.register_function('{function}', function() end)\n");
         let code = format!("#!lua name={name}\n{}", functions.iter().map(register).collect::<String>());
-        Library::load(&mut vm, code.as_bytes(), None, |_| Ok(())).expect("nothing is wrong with it")
+        let table = CommandTable::<()>::new();
+        Library::load(&mut vm, table.catalogue(), code.as_bytes(), None, |_| Ok(())).expect("nothing is wrong with it")
     }
 
     fn error(result: Result<Vec<Library>, (String, Vec<Library>)>) -> String {

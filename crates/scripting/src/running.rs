@@ -1,16 +1,18 @@
-//! The running script or function as other threads see it, and how to kill it.
+//! The running scripts and functions as other threads see them, and how to kill them.
 //!
-//! A script becomes visible only after it has been running for a while: short scripts pay only for one word that
-//! records whether they have written. That word also resolves the race between a kill and the first write: a script
-//! that has written is not killed, and a killed script writes nothing.
+//! A script becomes visible only after it has been running for a while: short scripts pay only for one word of their
+//! engine that records whether they have written. That word also resolves the race between a kill and the first write:
+//! a script that has written is not killed, and a killed script writes nothing. A kill happens under the lock of the
+//! list of visible scripts, which a script leaves before the next one uses its word.
 
 use kvick_commands::context::Error;
 use kvick_config::tables::process::EXTENDED_REDIS_COMPATIBILITY;
 use kvick_core::Core;
+use kvick_core::admission::Reasons;
 use kvick_resp::OwnedArgs;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::Instant;
 
 /// The script has written: only a server shutdown can end it.
@@ -44,7 +46,7 @@ impl Kind {
     }
 }
 
-/// The running script, once it is visible.
+/// A running script, once it is visible.
 pub struct Current {
     /// Its kind.
     pub kind: Kind,
@@ -56,18 +58,14 @@ pub struct Current {
     pub began: Instant,
 }
 
-/// State of the running script; see the module's documentation.
+/// The state of the scripts that one engine runs, one after the other.
 #[derive(Default)]
-pub struct Running {
-    /// The running script, if visible.
-    current: Mutex<Option<Arc<Current>>>,
-    /// Whether `current` is set.
-    is_visible: AtomicBool,
+pub struct Run {
     /// Bits: whether the script has written, and whether it is to end.
     state: AtomicU8,
 }
 
-impl Running {
+impl Run {
     /// Marks the start of a script.
     pub fn begin(&self) {
         self.state.store(0, Ordering::Relaxed);
@@ -78,57 +76,94 @@ impl Running {
         self.state.fetch_or(WROTE, Ordering::SeqCst) & KILLED == 0
     }
 
-    /// Makes the script visible to other threads.
-    pub fn show(&self, current: Current) {
-        *self.current.lock() = Some(Arc::new(current));
-        self.is_visible.store(true, Ordering::SeqCst);
+    /// Whether the script is to end.
+    pub fn is_killed(&self) -> bool {
+        self.state.load(Ordering::SeqCst) & KILLED != 0
     }
 
-    /// Marks the end of the script. Returns whether it was visible.
-    pub fn end(&self) -> bool {
-        if !self.is_visible() {
-            return false;
+    fn has_written(&self) -> bool {
+        self.state.load(Ordering::SeqCst) & WROTE != 0
+    }
+
+    /// Makes the script end. Returns false if it has written.
+    fn kill(&self) -> bool {
+        let kill = |state| (state & WROTE == 0).then_some(state | KILLED);
+        self.state.fetch_update(Ordering::SeqCst, Ordering::SeqCst, kill).is_ok()
+    }
+}
+
+/// A visible script.
+struct Visible {
+    current: Arc<Current>,
+    run: Arc<Run>,
+    /// Whether it has exceeded `busy-reply-threshold`.
+    is_busy: bool,
+}
+
+/// The visible scripts; see the module's documentation.
+#[derive(Default)]
+pub struct Running {
+    /// The oldest first.
+    visible: Mutex<Vec<Visible>>,
+    /// Number of them.
+    count: AtomicUsize,
+}
+
+impl Running {
+    /// Makes a script visible to other threads.
+    pub fn show(&self, run: &Arc<Run>, current: Current) {
+        let mut visible = self.visible.lock();
+        let place = visible.partition_point(|other| other.current.began <= current.began);
+        visible.insert(place, Visible { current: Arc::new(current), run: run.clone(), is_busy: false });
+        self.count.store(visible.len(), Ordering::SeqCst);
+    }
+
+    /// Marks a visible script as exceeding `busy-reply-threshold`.
+    pub fn set_busy(&self, run: &Arc<Run>, core: &Core) {
+        let mut visible = self.visible.lock();
+        visible.iter_mut().filter(|script| Arc::ptr_eq(&script.run, run)).for_each(|script| script.is_busy = true);
+        core.admission.set(Reasons::BUSY, true);
+    }
+
+    /// Marks the end of a visible script.
+    pub fn end(&self, run: &Arc<Run>, core: &Core) {
+        let mut visible = self.visible.lock();
+        let was_busy = visible.iter().any(|script| script.is_busy);
+        visible.retain(|script| !Arc::ptr_eq(&script.run, run));
+        self.count.store(visible.len(), Ordering::SeqCst);
+        if was_busy && !visible.iter().any(|script| script.is_busy) {
+            core.admission.set(Reasons::BUSY, false);
         }
-        *self.current.lock() = None;
-        self.is_visible.store(false, Ordering::SeqCst);
-        true
     }
 
     /// Whether a visible script is running.
     #[inline]
     pub fn is_visible(&self) -> bool {
-        self.is_visible.load(Ordering::SeqCst)
+        self.count.load(Ordering::SeqCst) > 0
     }
 
-    /// The visible running script.
+    /// The visible script that has been running for the longest time.
     pub fn current(&self) -> Option<Arc<Current>> {
-        self.current.lock().clone()
+        self.visible.lock().first().map(|script| script.current.clone())
     }
 
-    /// Whether the running script is to end.
-    pub fn is_killed(&self) -> bool {
-        self.state.load(Ordering::SeqCst) & KILLED != 0
-    }
-
-    /// Ends the running script if it is of this kind and has not written.
+    /// Ends the oldest visible script that is of this kind and has not written.
     pub fn kill(&self, kind: Kind, core: &Core) -> Result<(), Error> {
-        let current = self.current.lock();
-        let Some(current) = &*current else {
+        let visible = self.visible.lock();
+        let Some(oldest) = visible.first() else {
             return Err(Error::text("NOTBUSY No scripts in execution right now."));
         };
-        let unkillable = Error::text(
+        let of_kind = || visible.iter().filter(|script| script.current.kind == kind);
+        let is_killed = |script: &Visible| script.run.is_killed();
+        if of_kind().any(|script| !is_killed(script) && script.run.kill()) || of_kind().any(is_killed) {
+            return Ok(());
+        }
+        if oldest.current.kind != kind && !oldest.run.has_written() {
+            return Err(oldest.current.kind.busy(core));
+        }
+        Err(Error::text(
             "UNKILLABLE Sorry the script already executed write commands against the dataset. You can either wait the \
              script termination or kill the server in a hard way using the SHUTDOWN NOSAVE command.",
-        );
-        if self.state.load(Ordering::SeqCst) & WROTE != 0 {
-            return Err(unkillable);
-        }
-        if current.kind != kind {
-            return Err(current.kind.busy(core));
-        }
-        let settled = self
-            .state
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |state| (state & WROTE == 0).then_some(state | KILLED));
-        settled.map(drop).map_err(|_| unkillable)
+        ))
     }
 }

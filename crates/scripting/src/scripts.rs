@@ -2,13 +2,14 @@
 //!
 //! Scripts of EVAL are evicted in LRU order when there are too many. Scripts of SCRIPT LOAD stay until SCRIPT FLUSH.
 
+use crate::conduct::Known;
 use kvick_script::ScriptFlags;
 use kvick_store::defrag::Mover;
 use sha1::{Digest, Sha1};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Maximum number of EVAL scripts kept.
 const EVICTABLE_MAX: usize = 500;
@@ -70,25 +71,76 @@ impl fmt::Display for Sum {
     }
 }
 
-/// A registered script.
+/// A script. Workers keep it, and must check whether it is still [registered](Script::is_registered).
 pub struct Script {
     /// Its sum.
     pub sum: Sum,
-    /// Its text.
-    pub text: Box<[u8]>,
     /// The flags declared in its first line, if any.
     pub flags: Option<ScriptFlags>,
+    /// What is known about the keys it accesses.
+    pub known: Known,
+    /// Its last use, by the counter of uses.
     used: AtomicU64,
+    uses: Arc<AtomicU64>,
+    registered: AtomicBool,
+}
+
+/// A script is not marked as used if it is among so many that were used last. So workers that run the same few scripts
+/// do not write to shared memory.
+const RECENT_USES: u64 = 16;
+
+impl Script {
+    /// Whether the registry contains it.
+    #[inline]
+    pub fn is_registered(&self) -> bool {
+        self.registered.load(Ordering::Relaxed)
+    }
+
+    /// Updates its last use, unless it was used a moment ago.
+    #[inline]
+    pub fn note_use(&self) {
+        let (used, uses) = (self.used.load(Ordering::Relaxed), self.uses.load(Ordering::Relaxed));
+        if used.saturating_add(RECENT_USES) < uses {
+            self.mark_used();
+        }
+    }
+
+    fn mark_used(&self) {
+        let now = self.uses.fetch_add(1, Ordering::Relaxed) + 1;
+        // It may have been exempted from eviction meanwhile.
+        let _ =
+            self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| (used != NEVER_EVICTED).then_some(now));
+    }
+}
+
+/// A registered script with its text.
+struct Entry {
+    script: Arc<Script>,
+    text: Box<[u8]>,
+}
+
+/// A script that is to be registered.
+pub struct NewScript<'a> {
+    /// Its sum.
+    pub sum: Sum,
+    /// Its text.
+    pub text: &'a [u8],
+    /// The flags declared in its first line, if any.
+    pub flags: Option<ScriptFlags>,
+    /// What is known about the keys it accesses.
+    pub known: Known,
+    /// Whether it is exempt from eviction.
+    pub is_permanent: bool,
 }
 
 /// The registry of scripts; see the module's documentation.
 #[derive(Default)]
 pub struct Scripts {
-    by_sum: HashMap<Sum, Arc<Script>>,
+    by_sum: HashMap<Sum, Entry>,
     /// Number of scripts that may be evicted.
     evictable: usize,
     /// Counter of uses, as an LRU clock.
-    uses: u64,
+    uses: Arc<AtomicU64>,
     /// Total length of their texts in bytes.
     bytes: usize,
     /// Scripts evicted since statistics were reset.
@@ -113,22 +165,24 @@ impl Scripts {
 
     /// Finds a script.
     pub fn get(&self, sum: &Sum) -> Option<Arc<Script>> {
-        self.by_sum.get(sum).cloned()
+        self.by_sum.get(sum).map(|entry| entry.script.clone())
+    }
+
+    /// The text of a script.
+    pub fn text(&self, sum: &Sum) -> Option<&[u8]> {
+        self.by_sum.get(sum).map(|entry| &*entry.text)
     }
 
     /// Finds a script that is about to run, and updates its last use.
     pub fn get_to_run(&mut self, sum: &Sum) -> Option<Arc<Script>> {
-        let script = self.by_sum.get(sum)?;
-        self.uses += 1;
-        if script.used.load(Ordering::Relaxed) != NEVER_EVICTED {
-            script.used.store(self.uses, Ordering::Relaxed);
-        }
-        Some(script.clone())
+        let script = self.get(sum)?;
+        script.note_use();
+        Some(script)
     }
 
     /// Exempts a script from eviction. Returns false if it is not registered.
     pub fn make_permanent(&mut self, sum: &Sum) -> bool {
-        let Some(script) = self.by_sum.get(sum) else { return false };
+        let Some(Entry { script, .. }) = self.by_sum.get(sum) else { return false };
         if script.used.swap(NEVER_EVICTED, Ordering::Relaxed) != NEVER_EVICTED {
             self.evictable -= 1;
         }
@@ -136,31 +190,28 @@ impl Scripts {
     }
 
     /// Registers a new script. Returns it with the script evicted to make room.
-    pub fn add(
-        &mut self,
-        sum: Sum,
-        text: &[u8],
-        flags: Option<ScriptFlags>,
-        is_permanent: bool,
-    ) -> (Arc<Script>, Option<Arc<Script>>) {
+    pub fn add(&mut self, new: NewScript<'_>) -> (Arc<Script>, Option<Arc<Script>>) {
+        let NewScript { sum, text, flags, known, is_permanent } = new;
         let removed = (!is_permanent && self.evictable >= EVICTABLE_MAX).then(|| self.evict_oldest()).flatten();
-        self.uses += 1;
-        let used = AtomicU64::new(if is_permanent { NEVER_EVICTED } else { self.uses });
+        let now = self.uses.fetch_add(1, Ordering::Relaxed) + 1;
+        let used = AtomicU64::new(if is_permanent { NEVER_EVICTED } else { now });
         self.evictable += usize::from(!is_permanent);
         self.bytes += text.len();
-        let script = Arc::new(Script { sum, text: text.into(), flags, used });
-        self.by_sum.insert(sum, script.clone());
+        let (uses, registered) = (self.uses.clone(), AtomicBool::new(true));
+        let script = Arc::new(Script { sum, flags, known, used, uses, registered });
+        self.by_sum.insert(sum, Entry { script: script.clone(), text: text.into() });
         (script, removed)
     }
 
     fn evict_oldest(&mut self) -> Option<Arc<Script>> {
         let used = |script: &Arc<Script>| script.used.load(Ordering::Relaxed);
-        let oldest =
-            self.by_sum.values().filter(|script| used(script) != NEVER_EVICTED).min_by_key(|script| used(script))?;
+        let scripts = self.by_sum.values().map(|entry| &entry.script);
+        let oldest = scripts.filter(|script| used(script) != NEVER_EVICTED).min_by_key(|script| used(script))?;
         let sum = oldest.sum;
-        let script = self.by_sum.remove(&sum)?;
+        let Entry { script, text } = self.by_sum.remove(&sum)?;
+        script.registered.store(false, Ordering::Relaxed);
         self.evictable -= 1;
-        self.bytes -= script.text.len();
+        self.bytes -= text.len();
         self.evicted += 1;
         Some(script)
     }
@@ -168,27 +219,30 @@ impl Scripts {
     /// Offers the texts, from table index `from` on, to a mover until its limit is reached. Returns the index at which
     /// to continue. Skips running scripts; scripts may also be missed if others are added meanwhile.
     pub fn relocate(&mut self, from: usize, mover: &mut Mover<'_>) -> Option<usize> {
-        for (number, script) in self.by_sum.values_mut().enumerate().skip(from) {
+        for (number, entry) in self.by_sum.values_mut().enumerate().skip(from) {
             if mover.is_due() {
                 return Some(number);
             }
-            if let Some(script) = Arc::get_mut(script) {
-                mover.offer_bytes(&mut script.text);
-            }
+            mover.offer_bytes(&mut entry.text);
         }
         None
     }
 
-    /// Removes and returns all scripts.
-    pub fn clear(&mut self) -> Vec<Arc<Script>> {
+    /// Removes all scripts and returns their texts.
+    pub fn clear(&mut self) -> Vec<Box<[u8]>> {
         (self.evictable, self.bytes) = (0, 0);
-        self.by_sum.drain().map(|(_, script)| script).collect()
+        let removed = self.by_sum.drain().map(|(_, Entry { script, text })| {
+            script.registered.store(false, Ordering::Relaxed);
+            text
+        });
+        removed.collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::conduct::Conduct;
     use kvick_store::defrag::Heap;
     use std::alloc::{Layout, alloc, dealloc};
     use std::ptr::NonNull;
@@ -215,7 +269,8 @@ mod tests {
     }
 
     fn add(scripts: &mut Scripts, number: usize, is_permanent: bool) -> Option<Arc<Script>> {
-        scripts.add(Sum::of(&text(number)), &text(number), None, is_permanent).1
+        let (sum, text, known) = (Sum::of(&text(number)), &*text(number), Known::from(Conduct::Unknown));
+        scripts.add(NewScript { sum, text, flags: None, known, is_permanent }).1
     }
 
     #[test]
@@ -233,9 +288,25 @@ mod tests {
         }
         assert!(scripts.get_to_run(&Sum::of(&text(0))).is_some());
         let removed = add(&mut scripts, EVICTABLE_MAX, false).expect("there were too many");
-        assert_eq!(&*removed.text, text(1));
+        assert!(removed.sum == Sum::of(&text(1)) && !removed.is_registered());
         assert_eq!((scripts.len(), scripts.evicted), (EVICTABLE_MAX, 1));
         assert!(scripts.get(&Sum::of(&text(0))).is_some() && scripts.get(&Sum::of(&text(1))).is_none());
+    }
+
+    #[test]
+    fn a_script_in_use_is_kept() {
+        let mut scripts = Scripts::default();
+        for number in 0..EVICTABLE_MAX {
+            add(&mut scripts, number, false);
+        }
+        let used = scripts.get(&Sum::of(&text(3))).expect("a script");
+        for number in EVICTABLE_MAX..3 * EVICTABLE_MAX {
+            used.note_use();
+            add(&mut scripts, number, false);
+        }
+        assert!(used.is_registered() && scripts.get(&used.sum).is_some());
+        scripts.clear();
+        assert!(!used.is_registered());
     }
 
     #[test]
@@ -250,16 +321,15 @@ mod tests {
         assert!(scripts.get(&Sum::of(&text(0))).is_some());
         let memory = scripts.memory();
         assert!(memory > 2 * EVICTABLE_MAX * 8);
-        let (running, mut from, mut moved) = (scripts.get(&Sum::of(&text(9))), Some(0), 0);
+        let (mut from, mut moved) = (Some(0), 0);
         while let Some(number) = from {
             let mut heap = MoveAll;
             let mut mover = Mover::new(&mut heap, 100, 0);
             from = scripts.relocate(number, &mut mover);
             moved += mover.moved() as usize;
         }
-        drop(running);
-        assert_eq!(moved, scripts.len() - 1, "all but one that runs");
-        assert!(scripts.get(&Sum::of(&text(7))).is_some_and(|script| *script.text == text(7)));
+        assert_eq!(moved, scripts.len());
+        assert_eq!(scripts.text(&Sum::of(&text(7))), Some(&*text(7)));
         assert_eq!(scripts.clear().len(), 2 * EVICTABLE_MAX + 1);
         assert_eq!(scripts.memory(), 0);
     }

@@ -18,7 +18,8 @@ pub static ALLOCATOR_SETTINGS: Option<&'static c_char> = {
 };
 
 const SETTINGS: &std::ffi::CStr =
-    c"slab_sizes:1-128:16|640-768:1|896-896:2|1280-1280:1|8192-8192:8,dirty_decay_ms:1000";
+    c"slab_sizes:1-128:16|640-768:1|896-896:2|1280-1280:1|8192-8192:8,dirty_decay_ms:1000,\
+      max_background_threads:1";
 
 fn main() -> ExitCode {
     kvick_server::process::run()

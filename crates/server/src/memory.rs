@@ -1,11 +1,24 @@
-//! The report of memory use behind INFO and MEMORY.
+//! The report of memory use behind INFO and MEMORY, and the settings of the allocator.
 
+use kvick_config::Values;
+use kvick_config::tables::memory::JEMALLOC_BG_THREAD;
 use kvick_core::clients::ClientFlags;
 use kvick_core::eviction;
 use kvick_engine::services::Services;
-use kvick_runtime::memory::{Excess, Figures, excess, percent, ratio};
+use kvick_runtime::logging;
+use kvick_runtime::memory::{self, Excess, Figures, excess, percent, ratio};
 use kvick_store::usage::Usage;
 use std::sync::atomic::Ordering;
+
+/// Applies `jemalloc-bg-thread`.
+pub fn configure_purging(values: &Values) {
+    let enabled = values.read(JEMALLOC_BG_THREAD);
+    if !memory::purge_in_background(enabled) && enabled {
+        logging::warning(format_args!(
+            "The allocator has no background thread here: workers return unused memory to the system."
+        ));
+    }
+}
 
 /// Memory use, for INFO and MEMORY.
 pub struct Overview {

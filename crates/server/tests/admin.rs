@@ -225,6 +225,9 @@ fn digests_equal_valkeys() {
     // As Valkey 9.1.2 computes them.
     assert_eq!(digest(&mut client, "a b d nosuch"), REFERENCE_VALUES);
     assert_eq!(ok::<String>(&mut client, "DEBUG DIGEST"), REFERENCE_ALL);
+    let _: i64 = ok(&mut client, "ZADD z 1e16 a 1e17 b 1.5 c 1e20 d -1e16 e 123456789012345678 f");
+    assert_eq!(digest(&mut client, "z"), ["70e5adccfeaeb125f5ac25909fefff7ed5c9df49"]);
+    let _: redis::Value = ok(&mut client, "DEL z");
 }
 
 const REFERENCE_VALUES: [&str; 4] = [

@@ -314,3 +314,38 @@ fn an_unblocked_command_appears_in_the_slow_log() {
         assert_eq!(logged(&mut control), 1);
     });
 }
+
+#[test]
+fn waits_for_acknowledgements_can_be_unblocked() {
+    const UNBLOCKED: &str = "-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n";
+    for_workers(&[], |server| {
+        let mut control = server.client();
+        let cases: [(&[&str], &str); 2] =
+            [(&["WAIT", "1", "0"], ":0\r\n"), (&["WAITAOF", "0", "1", "0"], "*2\r\n:0\r\n:0\r\n")];
+        for (words, count) in cases {
+            for (reason, reply) in [("TIMEOUT", count), ("ERROR", UNBLOCKED)] {
+                let mut raw = server.raw();
+                raw.request(&["CLIENT", "ID"]);
+                let id = raw.line().trim_start_matches(':').trim_end().to_string();
+                raw.request(words);
+                wait_for_blocked(&mut control, 1);
+                let unblock = |control: &mut Connection| -> i64 {
+                    cmd("CLIENT").arg("UNBLOCK").arg(&id).arg(reason).query(control).expect("a number")
+                };
+                assert_eq!(unblock(&mut control), 1);
+                raw.expect(reply);
+                raw.ask(&["PING"], "+PONG\r\n");
+                assert_eq!(unblock(&mut control), 0);
+            }
+        }
+    });
+}
+
+#[test]
+fn without_an_append_only_file_nothing_is_on_the_local_disk() {
+    let server = Server::start(&[]);
+    let mut raw = server.raw();
+    raw.ask(&["WAITAOF", "0", "0", "0"], "*2\r\n:0\r\n:0\r\n");
+    raw.ask(&["WAITAOF", "2", "0", "0"], "-ERR value is out of range, value must between 0 and 1\r\n");
+    raw.ask(&["WAITAOF", "0", "x", "0"], "-ERR value is out of range, must be positive\r\n");
+}

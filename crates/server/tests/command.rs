@@ -52,7 +52,14 @@ fn keys_are_found_in_requests() {
     let mut raw = server.raw();
     raw.ask(&["COMMAND", "GETKEYS", "mset", "a", "1", "b", "2"], "*2\r\n$1\r\na\r\n$1\r\nb\r\n");
     raw.ask(&["COMMAND", "GETKEYSANDFLAGS", "set", "k", "v"], "*1\r\n*2\r\n$1\r\nk\r\n*2\r\n+OW\r\n+update\r\n");
-    let cases: [(&[&str], &str); 5] = [
+    // As in Valkey, requests that the command will refuse have keys too, for which their users need rights.
+    raw.ask(&["COMMAND", "GETKEYS", "xread", "streams", "a", "b", "0"], "*1\r\n$1\r\na\r\n");
+    raw.ask(&["COMMAND", "GETKEYS", "blmpop", "0", "+1", "k", "left"], "*1\r\n$1\r\nk\r\n");
+    raw.ask(&["COMMAND", "GETKEYS", "eval", "x", "1x", "k"], "*1\r\n$1\r\nk\r\n");
+    raw.ask(&["COMMAND", "GETKEYS", "eval", "x", "0", "k"], "*0\r\n");
+    raw.ask(&["COMMAND", "GETKEYS", "pfmerge", "k"], "*1\r\n$1\r\nk\r\n");
+    let cases: [(&[&str], &str); 6] = [
+        (&["zinterstore", "d", "0", "k"], "Invalid arguments specified for command"),
         (&["ping"], "The command has no key arguments"),
         (&["nonsense"], "Invalid command specified"),
         (&["client", "nonsense"], "Invalid command specified"),

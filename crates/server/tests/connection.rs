@@ -409,3 +409,15 @@ fn a_full_pause_ends_after_its_timeout() {
         one.ask(&["CLIENT", "PAUSE", "1", "READ"], "-ERR CLIENT PAUSE mode must be WRITE or ALL\r\n");
     });
 }
+
+#[test]
+fn a_line_that_arrives_at_once_may_be_long() {
+    let server = Server::start(&[]);
+    let mut raw = server.raw();
+    let word = "x".repeat(20_000);
+    raw.send(format!("DEL {word} {word} {word}\r\nPING\r\n"));
+    raw.expect(":0\r\n+PONG\r\n");
+    raw.send(b"GETX \"\\xff\\x00z\"\r\n");
+    let expected = b"-ERR unknown command 'GETX', with args beginning with: '\xff' \r\n";
+    assert_eq!(raw.bytes(expected.len()), expected);
+}

@@ -299,33 +299,6 @@ fn a_disabled_journal_leaves_all_writes_in_the_file() {
 }
 
 #[test]
-fn everysec_loses_at_most_a_moment_in_a_crash() {
-    for _ in 0..crashes().div_ceil(20) {
-        crash_with_everysec();
-    }
-}
-
-fn crash_with_everysec() {
-    let data_dir = DataDir::new();
-    let mut server = data_dir.start(&["--appendfsync", "everysec"]);
-    let mut client = server.client();
-    // The writer's last words of more than a second ago.
-    let (mut last, mut old) = (0i64, 0i64);
-    let began = Instant::now();
-    while began.elapsed() < Duration::from_millis(1500) {
-        last = client.incr("counter", 1).expect("a reply");
-        if began.elapsed() < Duration::from_millis(450) {
-            old = last;
-        }
-    }
-    server.signal(libc::SIGKILL);
-    server.end();
-    let server = data_dir.start(&[]);
-    let counter: i64 = server.client().get("counter").unwrap_or(0);
-    assert!((old..=last).contains(&counter), "{counter} of {old} to {last}");
-}
-
-#[test]
 fn a_killed_rewrite_leaves_the_old_files() {
     let data_dir = DataDir::new();
     let mut server = data_dir.start(&["--appendfsync", "always"]);

@@ -45,8 +45,20 @@ fn client_list_shows_the_state_of_each_client() {
         assert!(changed.lines().count() == 1 && changed.contains(" name=shown "), "{changed}");
         raw.ask(&["EXEC"], "*-1\r\n");
         let shown = client(&mut control, "shown");
-        assert_eq!(["flags", "watch", "multi", "multi-mem"].map(|field| &*shown[field]), ["N", "0", "-1", "0"]);
+        assert_eq!(["flags", "watch", "multi", "multi-mem"].map(|field| &*shown[field]), ["N", "0", "0", "0"]);
         assert!(bytes(&shown, "tot-mem") + 1000 <= before);
+        raw.ask(&["WATCH", "a"], "+OK\r\n");
+        raw.ask(&["MULTI"], "+OK\r\n");
+        raw.ask(&["CLIENT", "INFO"], "+QUEUED\r\n");
+        raw.request(&["EXEC"]);
+        raw.expect("*1\r\n");
+        raw.line();
+        let within = raw.line();
+        assert!(within.contains(" watch=0 ") && within.contains(" multi=1 "), "{within}");
+        raw.line();
+        raw.request(&["NOSUCH"]);
+        assert!(raw.line().starts_with("-ERR unknown command"));
+        assert_eq!(client(&mut control, "shown")["cmd"], "NULL");
         raw.request(&["BLPOP", &value, "0"]);
         wait_until("it waits", || client(&mut control, "shown")["flags"] == "b");
         let shown = client(&mut control, "shown");
@@ -66,6 +78,60 @@ fn an_unblocked_command_counts_its_execution_time() {
         assert!(info(&mut control, "commandstats")["cmdstat_blpop"].starts_with("calls=1,usec="));
         assert!(info(&mut control, "latencystats")["latency_percentiles_usec_blpop"].starts_with("p50="));
     });
+}
+
+#[test]
+fn logs_include_commands_that_fail_or_block() {
+    let logs = ["--slowlog-log-slower-than", "0", "--commandlog-request-larger-than", "30"];
+    for_workers(&[&logs[..], &["--commandlog-reply-larger-than", "30"]].concat(), |server| {
+        let (mut raw, mut control) = (server.raw(), server.client());
+        let not_integer = "-ERR value is not an integer or out of range\r\n";
+        raw.ask(&["SET", "k", "v"], "+OK\r\n");
+        let requests: [(&[&str], &str); 6] = [
+            (&["INCR", "k"], not_integer),
+            (&["EXPIRE", "k", "x"], not_integer),
+            (&["BLPOP", "none", "0.01"], "*-1\r\n"),
+            (&["XREAD", "BLOCK", "10", "STREAMS", "none", "$"], "*-1\r\n"),
+            (&["WAIT", "1", "10"], ":0\r\n"),
+            (&["WAITAOF", "0", "1", "10"], "*2\r\n:0\r\n:0\r\n"),
+        ];
+        text(&mut control, &["CONFIG", "RESETSTAT"]);
+        for kind in ["slow", "large-request", "large-reply"] {
+            text(&mut control, &["COMMANDLOG", "RESET", kind]);
+        }
+        for (words, reply) in requests {
+            raw.ask(words, reply);
+        }
+        let mut logged = |kind: &str| -> Vec<String> {
+            let log: Vec<Vec<Value>> =
+                cmd("COMMANDLOG").arg("GET").arg(-1).arg(kind).query(&mut control).expect("a log");
+            let words = log.into_iter().map(|mut entry| redis::from_redis_value(entry.swap_remove(3)).expect("words"));
+            words
+                .map(|words: Vec<String>| words.join(" "))
+                .filter(|line| !line.starts_with("COMMANDLOG"))
+                .rev()
+                .collect()
+        };
+        let all = requests.map(|(words, _)| words.join(" "));
+        assert_eq!(logged("slow"), all);
+        assert_eq!(logged("large-request"), [&all[1], &all[2], &all[3], &all[5]].map(String::clone));
+        assert_eq!(logged("large-reply"), all[..2]);
+        let stats = info(&mut control, "commandstats");
+        for (words, _) in requests {
+            let calls = &stats[&format!("cmdstat_{}", words[0].to_lowercase())];
+            assert!(calls.starts_with("calls=1,"), "{words:?}: {calls}");
+        }
+    });
+}
+
+#[test]
+fn errors_in_the_result_of_a_script_are_counted() {
+    let server = Server::start(&[]);
+    let (mut raw, mut control) = (server.raw(), server.client());
+    raw.ask(&["EVAL", "return {1, redis.error_reply('MY x'), {err='MY y'}}", "0"], "*3\r\n:1\r\n-MY x\r\n-MY y\r\n");
+    let stats = info(&mut control, "all");
+    assert!(stats["cmdstat_eval"].ends_with("failed_calls=1"), "{}", stats["cmdstat_eval"]);
+    assert_eq!(stats["errorstat_MY"], "count=2");
 }
 
 #[test]

@@ -135,7 +135,7 @@ fn replies_match_valkeys() {
         assert_eq!(migrate(&mut source_client, port, &["c", "0", "1000", "AUTH", "public"]), wrong);
         assert_eq!(migrate(&mut source_client, port, &["c", "0", "1000", "AUTH2", "default", "secret"]), "OK");
         ask::<()>(&mut source_client, &["SET", "d", "4"]).expect("a write");
-        let refused = "IOERR error or timeout connecting to the client";
+        let refused = "IOERR error or timeout writing to target instance";
         assert_eq!(migrate(&mut source_client, 1, &["d", "0", "1000"]), refused);
         assert_eq!(reply(&mut source_client, &["MIGRATE", "127.0.0.1", "port", "d", "0", "1000"]), refused);
         let info: String = ask(&mut source_client, &["INFO", "stats"]).expect("a page");
@@ -222,6 +222,25 @@ impl Slow {
         }
         seen
     }
+}
+
+#[test]
+fn values_are_compressed_unless_rdbcompression_is_off() {
+    for_workers(&[], |source| {
+        let (mut client, value) = (source.client(), "x".repeat(2000));
+        for (setting, is_plain) in [("no", true), ("yes", false)] {
+            let slow = Slow::new();
+            let port = slow.port();
+            ask::<()>(&mut client, &["CONFIG", "SET", "rdbcompression", setting]).expect("a setting");
+            ask::<()>(&mut client, &["SET", "a", &value]).expect("a write");
+            std::thread::scope(|scope| {
+                let target = scope.spawn(|| slow.serve(1, |_| ()));
+                assert_eq!(migrate(&mut client, port, &["a", "0", "10000"]), "OK");
+                let seen = target.join().expect("the target");
+                assert_eq!(seen[0].contains(&value), is_plain, "{seen:?}");
+            });
+        }
+    });
 }
 
 #[test]

@@ -239,7 +239,13 @@ fn files_includes_standard_input_and_options_are_read_in_order() {
 #[test]
 fn startup_messages_have_the_order_that_tools_expect() {
     let mut server = Server::start(&[]);
-    let words = ["is starting", "Configuration loaded", "Running mode=standalone, port=0.", "Server initialized"];
+    let words = [
+        "oO0OoO0OoO0Oo Valkey is starting oO0OoO0OoO0Oo",
+        "Kvick version=",
+        "Configuration loaded",
+        "Running mode=standalone, port=0.",
+        "Server initialized",
+    ];
     assert!(in_order(&server.log, &words), "{}", server.log);
     let beginning = format!("{}:M ", server.pid());
     assert!(server.log.lines().all(|line| line.starts_with(&beginning)), "{}", server.log);
@@ -517,6 +523,25 @@ fn a_panic_writes_a_crash_report_and_ends_the_process() {
     }
     assert!(!report.contains("crashed by signal"), "{report}");
     assert_eq!(idle.read(&mut [0; 1]).unwrap(), 0);
+}
+
+#[test]
+fn a_thread_of_the_allocator_returns_memory_unless_it_is_disabled() {
+    let server = Server::start(&[]);
+    let pid = server.pid();
+    let has_thread = || {
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+        let mut names = tasks.flatten().map(|task| fs::read_to_string(task.path().join("comm")).unwrap_or_default());
+        names.any(|name| name.starts_with("jemalloc_bg"))
+    };
+    for (setting, expected) in [("yes", true), ("no", false), ("yes", true)] {
+        assert_eq!(server.ask(&format!("CONFIG SET jemalloc-bg-thread {setting}")), "+OK");
+        let deadline = Instant::now() + WAIT_LIMIT;
+        while has_thread() != expected {
+            assert!(Instant::now() < deadline, "jemalloc-bg-thread {setting}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
 }
 
 #[test]

@@ -15,6 +15,12 @@ const FUNDS: i64 = 100;
 const MOVE_UNDECLARED: &str = "local to = 'account:' .. ARGV[1]
 redis.call('decrby', KEYS[1], ARGV[2]) redis.call('incrby', to, ARGV[2]) return 1";
 const MOVE: &str = "redis.call('decrby', KEYS[1], ARGV[1]) redis.call('incrby', KEYS[2], ARGV[1]) return 1";
+/// Most of the time it only reads its key; otherwise it moves money to an account that it has not declared.
+const MOVE_LYING: &str = "local function move(from, to, amount)
+    redis.call('decrby', from, amount) redis.call('incrby', to, amount)
+end
+local funds = redis.call('get', KEYS[1])
+if ARGV[3] == '0' then move(KEYS[1], 'account:' .. ARGV[1], ARGV[2]) end return funds";
 const LIBRARY: &str = "#!lua name=bank
 server.register_function('move', function(keys, args)
     redis.call('decrby', keys[1], args[1]) redis.call('incrby', keys[2], args[1]) return 1
@@ -70,6 +76,12 @@ fn transfer(client: &mut Connection, way: i64, random: &mut Random) -> bool {
             request.atomic().cmd("EVAL").arg(MOVE).arg(2).arg(from_name).arg(to_name).arg(amount);
             request.exec(client).is_ok()
         }
+        4 => {
+            let mut request = cmd("EVAL");
+            // With a text of its own, a script starts as an unknown one.
+            request.arg(format!("{MOVE_LYING} -- {}", random.below(20))).arg(1).arg(from_name).arg(to).arg(amount);
+            request.arg(random.below(8)).exec(client).is_ok()
+        }
         _ => {
             let keys = (from_name, to_name);
             cmd("WATCH").arg(&keys.0).arg(&keys.1).exec(client).expect("WATCH");
@@ -90,23 +102,29 @@ fn stress_time() -> Duration {
 
 #[test]
 fn concurrent_transfers_keep_the_total() {
-    let server = Server::start(&["--io-threads", "4"]);
+    for_workers(
+        &["--appendonly", "yes", "--appendfsync", "no", "--enable-debug-command", "yes"],
+        transfer_concurrently,
+    );
+}
+
+fn transfer_concurrently(server: &Server) {
     open_accounts(&mut server.client());
     let (stop, moved, seen) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
         let _stop = SetOnDrop(&stop);
         for number in 0..16 {
-            let (server, stop, moved) = (&server, &stop, &moved);
+            let (stop, moved) = (&stop, &moved);
             scope.spawn(move || {
                 let (mut client, mut random) = (server.client(), Random(number));
                 while !stop.load(Ordering::Relaxed) {
-                    let way = random.below(5);
+                    let way = random.below(6);
                     moved.fetch_add(u64::from(transfer(&mut client, way, &mut random)), Ordering::Relaxed);
                 }
             });
         }
         for _ in 0..2 {
-            let (server, stop, seen) = (&server, &stop, &seen);
+            let (stop, seen) = (&stop, &seen);
             scope.spawn(move || {
                 let mut client = server.client();
                 while !stop.load(Ordering::Relaxed) {
@@ -119,7 +137,125 @@ fn concurrent_transfers_keep_the_total() {
     });
     println!("{moved:?} transfers, {seen:?} sums");
     assert!(moved.into_inner() > 100 && seen.into_inner() > 1);
-    assert_eq!(sum(&mut server.client()), ACCOUNTS * FUNDS);
+    let mut client = server.client();
+    assert_eq!(sum(&mut client), ACCOUNTS * FUNDS);
+    cmd("DEBUG").arg("LOADAOF").exec(&mut client).expect("a log of whole transfers");
+    assert_eq!(sum(&mut client), ACCOUNTS * FUNDS);
+}
+
+/// Connections on all workers.
+fn on_all_workers(server: &Server) -> Vec<common::Raw> {
+    (0..16).map(|_| server.raw()).collect()
+}
+
+/// Runs until its argument is not `x`.
+const ENDLESS: &str = "while ARGV[1] == 'x' do redis.call('get', KEYS[1]) end return 1";
+
+#[test]
+fn scripts_with_declared_keys_run_beside_a_long_script() {
+    // With a seed of its own each run would have the keys in other partitions.
+    let seed = ["--hash-seed", "a seed that keeps them apart"];
+    let server = Server::start(&[&["--io-threads", "4", "--busy-reply-threshold", "0"], &seed[..]].concat());
+    let count = "return redis.call('incr', KEYS[1])";
+    let mut long = server.raw();
+    // The first time a script runs alone.
+    long.ask(&["EVAL", ENDLESS, "1", "long", "y"], ":1\r\n");
+    long.ask(&["EVAL", count, "1", "{short}"], ":1\r\n");
+    let counts: Vec<_> = (0..16).map(|_| AtomicU64::new(0)).collect();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for (mut raw, done) in on_all_workers(&server).into_iter().zip(&counts) {
+            let stop = &stop;
+            scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    raw.request(&["EVAL", count, "1", "{short}"]);
+                    assert!(raw.line().starts_with(':'));
+                    done.fetch_add(1, Ordering::Relaxed);
+                }
+                raw.request(&["SCRIPT", "KILL"]);
+                raw.line();
+            });
+        }
+        let _stop = SetOnDrop(&stop);
+        long.request(&["EVAL", ENDLESS, "1", "long", "x"]);
+        let read = || counts.iter().map(|count| count.load(Ordering::Relaxed)).collect::<Vec<_>>();
+        let mut base = read();
+        wait_until("the clients of one worker wait, while others run scripts", || {
+            let progress: Vec<_> = read().iter().zip(&base).map(|(now, base)| now - base).collect();
+            if progress.iter().all(|progress| *progress > 0) {
+                base = read();
+            }
+            progress.contains(&0) && progress.iter().filter(|progress| **progress > 200).count() >= 8
+        });
+    });
+    assert!(long.line().starts_with("-ERR Script killed by user with SCRIPT KILL."));
+}
+
+#[test]
+fn several_long_scripts_are_killed_one_by_one() {
+    let server = Server::start(&["--io-threads", "4", "--busy-reply-threshold", "20"]);
+    let mut raw = server.raw();
+    raw.ask(&["EVAL", ENDLESS, "1", "a", "y"], ":1\r\n");
+    let ended = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for number in 0..4 {
+            let (mut raw, ended) = (server.raw(), &ended);
+            scope.spawn(move || {
+                raw.request(&["EVAL", ENDLESS, "1", &format!("key:{number}"), "x"]);
+                let line = raw.line();
+                assert!(line.starts_with("-ERR Script killed") || line.starts_with("-BUSY "), "{line}");
+                ended.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        wait_until("all have ended", || {
+            raw.request(&["SCRIPT", "KILL"]);
+            let line = raw.line();
+            assert!(line == "+OK" || line.starts_with("-NOTBUSY "), "{line}");
+            ended.load(Ordering::Relaxed) == 4
+        });
+    });
+    raw.ask(&["PING"], "+PONG\r\n");
+    raw.ask(&["EVAL", ENDLESS, "1", "a", "y"], ":1\r\n");
+}
+
+#[test]
+fn libraries_with_state_have_it_once() {
+    for_workers(&[], |server| {
+        let library = "#!lua name=l\nlocal n = 0 server.register_function('next', function() n = n + 1 return n end)";
+        server.raw().ask(&["FUNCTION", "LOAD", library], "$1\r\nl\r\n");
+        let mut all = on_all_workers(server);
+        for n in 1..=320 {
+            all[n % 16].ask(&["FCALL", "next", "0"], &format!(":{n}\r\n"));
+        }
+    });
+}
+
+#[test]
+fn changes_of_scripts_and_libraries_apply_to_all_workers() {
+    for_workers(&[], |server| {
+        let mut all = on_all_workers(server);
+        let library = |n: i64| format!("#!lua name=l\nserver.register_function('f', function(keys) return {n} end)");
+        let script = "return redis.call('incr', KEYS[1])";
+        for round in 0..10 {
+            let mut raw = server.raw();
+            raw.ask(&["FUNCTION", "LOAD", "REPLACE", &library(round)], "$1\r\nl\r\n");
+            raw.ask(&["SCRIPT", "FLUSH"], "+OK\r\n");
+            raw.request(&["SCRIPT", "LOAD", script]);
+            raw.line();
+            let sum = raw.line();
+            for (number, raw) in all.iter_mut().enumerate() {
+                raw.ask(&["FCALL", "f", "1", "key"], &format!(":{round}\r\n"));
+                raw.ask(&["FCALL", "F", "1", "key"], &format!(":{round}\r\n"));
+                raw.ask(&["EVALSHA", &sum, "1", &format!("key:{number}")], &format!(":{}\r\n", round + 1));
+            }
+            raw.ask(&["SCRIPT", "FLUSH", "ASYNC"], "+OK\r\n");
+            raw.ask(&["FUNCTION", "DELETE", "l"], "+OK\r\n");
+            for raw in &mut all {
+                raw.ask(&["EVALSHA", &sum, "1", "key"], "-NOSCRIPT No matching script.\r\n");
+                raw.ask(&["FCALL", "f", "1", "key"], "-ERR Function not found\r\n");
+            }
+        }
+    });
 }
 
 #[test]
@@ -343,4 +479,42 @@ fn clients_get_their_own_replies_during_a_long_script_that_waited_for_locks() {
             client.expect("*-1\r\n$4\r\ndone\r\n");
         }
     });
+}
+
+#[test]
+fn refused_commands_have_valkeys_errors() {
+    let server = Server::start(&[]);
+    let mut raw = server.raw();
+    let call = |words: &str| format!("return redis.pcall({words}).err");
+    let cases = [
+        ("'NOSUCH'", "ERR Unknown command called from script"),
+        ("'XGROUP', 'nosuch'", "ERR unknown subcommand 'nosuch'. Try XGROUP HELP."),
+        ("'DEL', 'k'", "ERR ACL failure in script: User limited has no permissions to run the 'del' command"),
+        ("'GET', 'other'", "ERR ACL failure in script: No permissions to access a key"),
+    ];
+    raw.ask(&["ACL", "SETUSER", "limited", "on", "nopass", "+@all", "-del", "~k"], "+OK\r\n");
+    raw.ask(&["AUTH", "limited", "any"], "+OK\r\n");
+    for (words, error) in cases {
+        raw.ask(&["EVAL", &call(words), "0"], &format!("${}\r\n{error}\r\n", error.len()));
+    }
+}
+
+#[test]
+fn permissions_of_every_command_can_be_checked_without_its_arguments() {
+    const CHECK: &str = "local n = 0 for _, name in ipairs(ARGV) do
+        n = n + (redis.acl_check_cmd(unpack((function() local words = {} for word in name:gmatch('[^|]+') do
+            words[#words + 1] = word end return words end)())) and 1 or 0)
+    end return n";
+    let server = Server::start(&[]);
+    let mut client = server.client();
+    let names: Vec<String> = cmd("COMMAND").arg("LIST").query(&mut client).expect("names");
+    let check = |client: &mut Connection| -> usize {
+        cmd("EVAL").arg(CHECK).arg(0).arg(&names).query(client).expect("a number")
+    };
+    assert_eq!(check(&mut client), names.len());
+    let user = ["SETUSER", "limited", "on", "nopass", "+@all", "-get", "~a*", "&c*", "db=0"];
+    let set = cmd("ACL").arg(&user).exec(&mut client);
+    set.or_else(|_| cmd("ACL").arg(&user[..8]).exec(&mut client)).expect("a user");
+    cmd("AUTH").arg("limited").arg("any").exec(&mut client).expect("a password");
+    assert!((1..names.len()).contains(&check(&mut client)));
 }

@@ -310,6 +310,14 @@ impl<'a> Db<'a> {
         self.set(key, Content::from_bytes(value), expiry);
     }
 
+    /// Like [`Db::set_bytes`], for a short string that stays a string even if it is an integer.
+    pub fn set_text(&mut self, key: Key<'_>, value: &[u8], expiry: Expiry) {
+        match value.len() <= INLINE_MAX {
+            true => self.set(key, Content::Bytes(value), expiry),
+            false => self.set_bytes(key, value, expiry),
+        }
+    }
+
     /// Like [`Db::set_bytes`], but takes ownership of a large value
     /// without a copy unless more than a tenth of its buffer is spare.
     pub fn set_owned(&mut self, key: Key<'_>, mut value: Vec<u8>, expiry: Expiry) {

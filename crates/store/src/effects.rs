@@ -237,6 +237,13 @@ impl Effects {
         self.watched.extend(watches.iter().map(|watch| watch.watcher.clone()));
     }
 
+    /// The command changed only parts of values that are not covered by WATCH and client-side caching (consumer
+    /// groups): its changes so far are neither. Keys that expired meanwhile remain.
+    pub fn forget_noted_changes(&mut self) {
+        self.watched.clear();
+        self.changes.begin();
+    }
+
     /// Whether all changed keys are noted.
     #[inline]
     pub(crate) fn notes_all_changes(&self) -> bool {
@@ -267,6 +274,11 @@ impl Effects {
     /// NOLOOP tracking; 0 for other clients. Returns the previous one.
     pub fn set_noloop_writer(&mut self, noloop_writer: u64) -> u64 {
         std::mem::replace(&mut self.changes.noloop_writer, noloop_writer)
+    }
+
+    /// Sets whether a script calls the following commands.
+    pub fn set_by_script(&mut self, by_script: bool) {
+        self.changes.by_script = by_script;
     }
 
     /// The changed keys that clients may have cached, in the order of

@@ -103,6 +103,8 @@ pub struct Stale {
     pub has_readers: bool,
     /// The client that changed the key, or accessed it when it had expired, if that client uses NOLOOP; otherwise 0.
     pub noloop_writer: u64,
+    /// Whether a script of that client changed the key.
+    pub by_script: bool,
     /// Whether the key or a part of it expired or was evicted, rather than being changed by a command.
     pub reclaimed: bool,
 }
@@ -119,6 +121,7 @@ pub(crate) struct Changes {
     /// Whether everything that clients have cached is stale.
     pub(crate) all_stale: bool,
     pub(crate) noloop_writer: u64,
+    pub(crate) by_script: bool,
 }
 
 impl Changes {
@@ -145,6 +148,7 @@ impl Changes {
             key: key.into(),
             has_readers,
             noloop_writer: self.noloop_writer,
+            by_script: self.by_script,
             reclaimed: false,
         });
     }
@@ -161,6 +165,7 @@ impl Changes {
             key: key.into(),
             has_readers,
             noloop_writer: self.noloop_writer,
+            by_script: self.by_script,
             reclaimed: true,
         });
         self.reclaimed_bytes += size_of::<Stale>() + key.len();

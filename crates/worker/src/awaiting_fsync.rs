@@ -7,7 +7,7 @@
 //! reading requests.
 //!
 //! Under other policies, replies wait in the same way for an idle writer thread to write, which takes no longer than
-//! waking it.
+//! waking it, and for records that are not in the tail of the append-only file.
 
 use super::Worker;
 use super::output::Run;
@@ -49,9 +49,13 @@ impl Worker {
         !self.awaiting_fsync.turns.is_empty()
     }
 
-    /// Retains the batch's replies if they must await fsync. Returns whether they must.
-    pub(super) fn retain_replies(&mut self) -> bool {
-        let offset = self.server.keyspace.log.offset();
+    /// Retains the batch's replies if they must wait: for the log up to its present end, or at least until the replies
+    /// that are retained already have been sent. Returns whether they must.
+    pub(super) fn retain_replies(&mut self, awaits_log: bool) -> bool {
+        let offset = match self.awaiting_fsync.turns.back() {
+            Some(last) if !awaits_log => last.until,
+            _ => self.server.keyspace.log.offset(),
+        };
         if self.awaiting_fsync.turns.is_empty() && self.server.aof.is_released(offset) {
             return false;
         }

@@ -72,7 +72,7 @@ impl Worker {
             if self.engine.cancel_wait(&waiter)
                 && let Some(blocked) = Blocked::of(&waiter)
             {
-                let served = blocked.end(&waiter, None, &self.engine.stats);
+                let served = blocked.end(&waiter, None, self.server, &self.engine.stats);
                 self.deliver(served);
             }
         }
@@ -89,6 +89,7 @@ impl Worker {
         client.info.set_flags(ClientFlags::BLOCKED, false);
         *client.info.waiter.lock() = None;
         client.info.argument_memory.store(0, Ordering::Relaxed);
+        self.engine.complete_pending(client, &served.reply);
         client.commands += 1;
         client.write_offset = self.server.keyspace.log.offset();
         connection.stopped = false;

@@ -104,8 +104,9 @@ impl Worker {
     pub(super) fn write_replies(&mut self) {
         kvick_runtime::logging::wait_until_written();
         self.engine.settle_tracking();
-        let waits = self.note_log() || self.server.aof.replies_await_fsync() || self.has_retained_replies();
-        if self.has_replies() && (!waits || self.runs.is_empty() || !self.retain_replies()) {
+        let awaits_log = self.note_log() || self.server.aof.replies_await_fsync();
+        let waits = awaits_log || self.has_retained_replies();
+        if self.has_replies() && (!waits || self.runs.is_empty() || !self.retain_replies(awaits_log)) {
             self.write_out();
         }
     }

@@ -6,6 +6,9 @@ use crate::NodeId;
 /// CLUSTER_OPERATION_TIMEOUT of Valkey: how long writes stay paused at least after the grant, in milliseconds.
 const OPERATION_TIMEOUT_MS: u64 = 2000;
 
+/// The time between two requests to a target that is still deleting its old keys of the slots, in milliseconds.
+const ESTABLISH_INTERVAL_MS: u64 = 100;
+
 /// The longest pause is this many times the timeout of a manual failover.
 const PAUSE_FACTOR: u64 = 2;
 
@@ -150,17 +153,25 @@ impl Jobs {
 
     fn establish_export(&mut self, index: usize, context: &Context<'_>) {
         self.enter(index, State::ExportSendingEstablish, context);
+        self.send_establish(index, context);
+        self.enter(index, State::ExportReadingEstablishReply, context);
+    }
+
+    fn send_establish(&mut self, index: usize, context: &Context<'_>) {
         let job = &self.jobs[index];
         let establish = Establish { source: context.topology.my_id(), name: job.name, ranges: job.ranges.clone() };
         let action = Action::Establish { job: job.name, request: establish.encode() };
         self.actions.push(action);
-        self.enter(index, State::ExportReadingEstablishReply, context);
     }
 
     /// The target has answered ESTABLISH, with this error (`-ERR ...`) if it refused.
     pub fn established(&mut self, name: JobName, result: Result<(), &str>, context: &Context<'_>) {
         let Some(index) = self.export_in(name, State::ExportReadingEstablishReply) else { return };
         if let Err(error) = result {
+            if error.ends_with(&CommandError::StillDeleting.to_string()) {
+                self.jobs[index].establish_again_ms = Some(context.now_ms.saturating_add(ESTABLISH_INTERVAL_MS));
+                return;
+            }
             return self.fail(index, &format!("Received error during handshake to target: {error}"), context);
         }
         self.jobs[index].acknowledged_s = context.now_s();
@@ -252,6 +263,12 @@ impl Jobs {
 
     pub(super) fn proceed_with_export(&mut self, index: usize, context: &Context<'_>) {
         let job = &self.jobs[index];
+        if job.state == State::ExportReadingEstablishReply
+            && job.establish_again_ms.is_some_and(|at_ms| at_ms <= context.now_ms)
+        {
+            self.jobs[index].establish_again_ms = None;
+            return self.send_establish(index, context);
+        }
         let pause_ended = job.pause_end_ms.is_none_or(|end_ms| end_ms < context.now_ms);
         match job.state {
             State::ExportFailoverPaused if pause_ended => {

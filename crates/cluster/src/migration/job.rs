@@ -61,6 +61,8 @@ pub struct Job {
     pub(super) next_ack_ms: u64,
     pub(super) message: Option<String>,
     pub(super) description: String,
+    /// Export: when to send ESTABLISH again, in Unix milliseconds.
+    pub(super) establish_again_ms: Option<u64>,
     /// Export: when the pause of writes ends at the latest, in Unix milliseconds.
     pub(super) pause_end_ms: Option<u64>,
     /// The state after [`State::ImportCleaningUp`].
@@ -214,6 +216,7 @@ impl Job {
             next_ack_ms: context.now_ms.saturating_add(1000),
             message: None,
             description,
+            establish_again_ms: None,
             pause_end_ms: None,
             after_cleanup: State::Failed,
             cleanup: 0,

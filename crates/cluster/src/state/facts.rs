@@ -21,7 +21,7 @@ pub struct Facts<'a> {
     /// Milliseconds since the primary was last heard on the replication link, or since that link was lost.
     /// `u64::MAX` if this node does not have the data of its primary yet. Only of meaning on a replica.
     pub data_age_ms: u64,
-    /// Whether any database has a key.
+    /// Whether any database has a key. Of meaning to commands, and when the data has been loaded.
     pub has_keys: bool,
     /// Number of keys in a slot, over all databases.
     pub keys_in_slot: &'a dyn Fn(u16) -> u64,

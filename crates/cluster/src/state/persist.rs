@@ -95,7 +95,7 @@ impl Cluster {
     /// Compares the data of a primary with its slots: takes over slots without owner for which there are keys, and
     /// has keys deleted whose slots other nodes own.
     pub(super) fn verify_data(&mut self, facts: &Facts<'_>) {
-        if self.settings.module_no_redirection || self.me().is_replica() || !facts.has_keys {
+        if self.settings.module_no_redirection || self.me().is_replica() {
             return;
         }
         let mut foreign = Slots::EMPTY;

@@ -125,7 +125,7 @@ impl<'a> Words<'a> {
     fn member(&mut self, set: Option<&SortedSet>) -> Result<Option<Place>, Error> {
         let member = self.next().unwrap_or_default();
         let Some(set) = set else { return Ok(None) };
-        let missing = || Error::new(format!("ERR member {} does not exist", String::from_utf8_lossy(member)));
+        let missing = || Error::quoting(&[b"ERR member ", member, b" does not exist"]);
         place_of(set, member).map(Some).ok_or_else(missing)
     }
 }
@@ -219,19 +219,19 @@ impl Options {
 
     /// Checks the combination of options.
     fn check(&self, args: Args<'_>, syntax: Syntax, has_centre: bool) -> Result<(), Error> {
-        let command = || String::from_utf8_lossy(args.get(0).unwrap_or_default());
+        let command = args.get(0).unwrap_or_default();
         if self.store.is_some() && (self.with_distance || self.with_hash || self.with_place) {
             let what = if syntax.is_search() { "GEOSEARCHSTORE" } else { "STORE option in GEORADIUS" };
             let text = format!("ERR {what} is not compatible with WITHDIST, WITHHASH and WITHCOORD options");
             return Err(Error::new(text));
         }
         if syntax.is_search() && !has_centre && !matches!(self.shape, Some(Shape::Polygon(_))) {
-            let text = "ERR exactly one of FROMMEMBER or FROMLONLAT can be specified for";
-            return Err(Error::new(format!("{text} {}", command())));
+            let text = b"ERR exactly one of FROMMEMBER or FROMLONLAT can be specified for ";
+            return Err(Error::quoting(&[text, command]));
         }
         if syntax.is_search() && self.shape.is_none() {
-            let text = "ERR exactly one of BYRADIUS, BYBOX and BYPOLYGON can be specified for";
-            return Err(Error::new(format!("{text} {}", command())));
+            let text = b"ERR exactly one of BYRADIUS, BYBOX and BYPOLYGON can be specified for ";
+            return Err(Error::quoting(&[text, command]));
         }
         if self.any && self.count.is_none() {
             return Err(Error::text("ERR the ANY argument requires COUNT argument"));

@@ -46,8 +46,7 @@ fn pfdebug(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
         let converted = make_dense(cx, args)?;
         cx.reply.int(converted.into());
     } else {
-        let name = String::from_utf8_lossy(&args[1]);
-        return Err(Error::new(format!("ERR Unknown PFDEBUG subcommand '{name}'")));
+        return Err(Error::quoting(&[b"ERR Unknown PFDEBUG subcommand '", &args[1], b"'"]));
     }
     Ok(())
 }

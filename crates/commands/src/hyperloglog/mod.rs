@@ -71,7 +71,9 @@ fn pfadd(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
 /// Adds marks to the sketch at `key`; returns the number of changes, including the creation of the key.
 fn add(cx: &mut Context<'_>, key: Key<'_>, mut marks: impl Iterator<Item = Mark>) -> Result<u64, Error> {
     let sparse_len_max = cx.settings.hll_sparse_max_bytes;
-    let (mut sketch, mut changes) = match cx.db.get_for_write(key).map(view).transpose()? {
+    let entry = cx.db.get_for_write(key);
+    let is_embedded = entry.is_some_and(|entry| entry.encoding() == "embstr");
+    let (mut sketch, mut changes) = match entry.map(view).transpose()? {
         None => (Sketch::new(sparse_len_max), 1),
         Some(view) => match view.registers() {
             Registers::Dense(packed) => {
@@ -81,7 +83,13 @@ fn add(cx: &mut Context<'_>, key: Key<'_>, mut marks: impl Iterator<Item = Mark>
             Registers::Sparse(_) => {
                 let grown = marks.find_map(|mark| Sketch::with(&view, mark, sparse_len_max).transpose());
                 match grown.transpose()? {
-                    None => return Ok(0),
+                    None => {
+                        if is_embedded {
+                            // As in Valkey, the string is from now on one that can grow.
+                            cx.db.string_mut(key, value::HEADER_LEN);
+                        }
+                        return Ok(0);
+                    }
                     Some(sketch) => (sketch, 1),
                 }
             }

@@ -139,7 +139,7 @@ impl Conditions {
                 b"xx" => &mut conditions.present,
                 b"gt" => &mut conditions.later,
                 b"lt" => &mut conditions.earlier,
-                _ => return Err(Error::new(format!("ERR Unsupported option {}", String::from_utf8_lossy(word)))),
+                _ => return Err(Error::quoting(&[b"ERR Unsupported option ", word])),
             };
             *asked = true;
         }

@@ -105,8 +105,7 @@ impl Claim {
                 }
                 Some(next) if words::is(word, "LASTID") => last_id = words::id(next, 0)?,
                 _ => {
-                    let word = String::from_utf8_lossy(word);
-                    return Err(Error::new(format!("ERR Unrecognized XCLAIM option '{word}'")));
+                    return Err(Error::quoting(&[b"ERR Unrecognized XCLAIM option '", word, b"'"]));
                 }
             }
             at += 1;
@@ -192,7 +191,7 @@ fn group_mut<'a>(db: &'a mut kvick_store::Db<'_>, key: kvick_store::Key<'_>, nam
     Ok(Parts { log, group, effects })
 }
 
-/// Checks that the group exists, before all other checks.
+/// Checks that the group exists.
 fn check_group(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let key = cx.key(args, 1);
     let group = cx.db.read::<Stream>(key)?.and_then(|stream| stream.groups().get(&args[2]));
@@ -230,8 +229,10 @@ fn xclaim(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
         claimer.effects.changed(1);
     }
     cx.reply.set_array_len(mark, len);
+    let effects = cx.db.effects();
+    effects.forget_noted_changes();
     // The individual claims have been propagated.
-    cx.db.effects().propagate_nothing();
+    effects.propagate_nothing();
     Ok(())
 }
 
@@ -270,8 +271,10 @@ impl AutoclaimOptions {
 
 fn xautoclaim(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     const ATTEMPTS_PER_ENTRY: usize = 10;
+    // The lookup comes first, because it counts as a miss and fires an event; its errors come after those of options.
+    let group = check_group(cx, args);
     let options = AutoclaimOptions::parse(args)?;
-    check_group(cx, args)?;
+    group?;
     let (key, now_ms) = (cx.key(args, 1), cx.db.now_ms());
     let parts = group_mut(&mut cx.db, key, &args[2])?;
     let place = write::Place { key: key.bytes, group: &args[2] };
@@ -297,6 +300,8 @@ fn xautoclaim(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     taken.iter().for_each(|id| reply_entry(reply, claimer.log, *id, options.just_ids));
     reply.array(gone.len());
     gone.iter().for_each(|id| write::id(reply, *id));
-    cx.db.effects().propagate_nothing();
+    let effects = cx.db.effects();
+    effects.forget_noted_changes();
+    effects.propagate_nothing();
     Ok(())
 }

@@ -104,6 +104,9 @@ fn create(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
         return Err(Error::text("BUSYGROUP Consumer Group name already exists"));
     }
     let effects = cx.db.effects();
+    if last_id.is_some() {
+        effects.forget_noted_changes();
+    }
     effects.changed(1);
     effects.notify(EventClass::STREAM, "xgroup-create", key.bytes);
     cx.reply.ok();
@@ -137,6 +140,7 @@ fn setid(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
         text => words::id_or_end(text, 0)?,
     };
     group.entries_read = options.entries_read;
+    effects.forget_noted_changes();
     effects.changed(1);
     effects.notify(EventClass::STREAM, "xgroup-setid", key.bytes);
     cx.reply.ok();
@@ -158,6 +162,7 @@ fn destroy(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let key = cx.key(args, 2);
     let (stream, effects) = cx.db.write_with_effects::<Stream>(key)?;
     let destroyed = stream.ok_or(NO_STREAM)?.groups_mut().1.destroy(&args[3]);
+    effects.forget_noted_changes();
     if destroyed {
         effects.changed(1);
         effects.notify(EventClass::STREAM, "xgroup-destroy", key.bytes);
@@ -184,6 +189,7 @@ fn createconsumer(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let group = stream.ok_or(NO_STREAM)?.groups_mut().1.get_mut(&args[3]);
     let group = group.ok_or_else(|| words::no_such_group(key.bytes, &args[3]))?;
     let is_new = group.find_consumer(&args[4]).is_none();
+    effects.forget_noted_changes();
     if is_new {
         create_consumer(group, &args[4], key.bytes, effects, now_ms);
     }
@@ -208,6 +214,7 @@ fn delconsumer(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let group = stream.ok_or(NO_STREAM)?.groups_mut().1.get_mut(&args[3]);
     let group = group.ok_or_else(|| words::no_such_group(key.bytes, &args[3]))?;
     let deleted = group.delete_consumer(&args[4]);
+    effects.forget_noted_changes();
     if deleted.is_some() {
         effects.changed(1);
         effects.notify(EventClass::STREAM, "xgroup-delconsumer", key.bytes);

@@ -36,6 +36,7 @@ fn xack(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     if let Some(group) = stream.and_then(|stream| stream.groups_mut().1.get_mut(&args[2])) {
         acknowledged = ids.iter().filter(|id| group.forget(**id)).count() as u64;
     }
+    effects.forget_noted_changes();
     effects.changed(acknowledged);
     cx.reply.uint(acknowledged);
     Ok(())

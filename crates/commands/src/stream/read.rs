@@ -64,7 +64,9 @@ pub const XREADGROUP: Command<Handler> = Command::new(
     xreadgroup,
 );
 
-/// The keys, parsed option by option, since STREAMS may also be the name of a group, a consumer or a key.
+/// The keys, parsed option by option, since STREAMS may also be the name of a group, a consumer or a key. If an option
+/// is unknown or the number of arguments is odd, the command replies with an error, but its user must still have rights
+/// for the keys that Valkey sees.
 fn find_keys(args: Args<'_>) -> Option<KeyPositions> {
     let mut at = 1;
     loop {
@@ -73,16 +75,13 @@ fn find_keys(args: Args<'_>) -> Option<KeyPositions> {
             at += 2;
         } else if words::is(word, "GROUP") {
             at += 3;
-        } else if words::is(word, "NOACK") {
-            at += 1;
         } else if words::is(word, "STREAMS") {
-            let len = args.len() - at - 1;
+            let len = (args.len() - at - 1) / 2;
             let flags = KeyFlags::RO.union(KeyFlags::ACCESS);
-            let keys = at + 1..at + 1 + len / 2;
-            return (len > 0 && len.is_multiple_of(2))
-                .then(|| keys.map(|index| KeyPosition { index, flags }).collect());
+            let keys = at + 1..at + 1 + len;
+            return (len > 0).then(|| keys.map(|index| KeyPosition { index, flags }).collect());
         } else {
-            return None;
+            at += 1;
         }
     }
 }
@@ -320,8 +319,10 @@ fn xreadgroup(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
         }
         reader.effects.changed(1);
     }
+    let effects = cx.db.effects();
+    effects.forget_noted_changes();
     // The individual deliveries have been propagated.
-    cx.db.effects().propagate_nothing();
+    effects.propagate_nothing();
     if !header.end(&mut cx.reply) {
         wait(cx, args, &request, std::iter::empty());
     }

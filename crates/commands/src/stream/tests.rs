@@ -4,6 +4,7 @@ use super::COMMANDS;
 use crate::string;
 use crate::testing::Bench;
 use kvick_resp::{OwnedArgs, Version};
+use kvick_store::EventClass;
 
 fn bench() -> Bench {
     let mut bench = Bench::new(&[COMMANDS, string::COMMANDS]);
@@ -324,5 +325,22 @@ fn keys_are_found_only_after_the_option() {
     assert_eq!(keys("XREADGROUP GROUP streams streams COUNT 1 STREAMS streams b 0 0"), Some(vec![7, 8]));
     assert_eq!(keys("XREADGROUP GROUP g c NOACK STREAMS a"), None);
     assert_eq!(keys("XREADGROUP GROUP g c STREAMS"), None);
-    assert_eq!(keys("XREADGROUP GROUP g c FOO STREAMS a 0"), None);
+    // The command replies with an error, but only to users with rights for these keys.
+    assert_eq!(keys("XREADGROUP GROUP g c FOO STREAMS a 0"), Some(vec![6]));
+    assert_eq!(keys("XREADGROUP GROUP g c STREAMS a b 0"), Some(vec![5]));
+}
+
+#[test]
+fn errors_quote_words_as_they_are() {
+    let mut bench = with_group(1);
+    let request: [&[u8]; 6] = [b"XCLAIM", b"s", b"\xff\0rest", b"c", b"0", b"1-0"];
+    assert_eq!(bench.run_words(&request), b"-NOGROUP No such key 's' or consumer group '\xff'\r\n");
+}
+
+#[test]
+fn a_miss_is_noted_before_the_options_are_read() {
+    let mut bench = bench();
+    bench.event_mask = EventClass::KEY_MISS;
+    assert_eq!(bench.run("XAUTOCLAIM none g c x 0"), "-ERR Invalid min-idle-time argument for XAUTOCLAIM");
+    assert_eq!(bench.events(), ["keymiss"]);
 }

@@ -258,6 +258,7 @@ fn xsetid(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let log = stream.ok_or(Error::NO_KEY)?.log_mut();
     check_last_id(log, last_id, added)?;
     log.set_last_id(last_id, added, max_deleted.filter(|id| *id != Id::MIN));
+    effects.forget_noted_changes();
     effects.changed(1);
     effects.notify(EventClass::STREAM, "xsetid", key.bytes);
     cx.reply.ok();

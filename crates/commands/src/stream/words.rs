@@ -78,19 +78,15 @@ pub fn is(text: &[u8], word: &str) -> bool {
 
 /// The error if the key or the group does not exist.
 pub fn no_group(key: &[u8], group: &[u8], tail: &str) -> Error {
-    let (key, group) = (String::from_utf8_lossy(key), String::from_utf8_lossy(group));
-    Error::new(format!("NOGROUP No such key '{key}' or consumer group '{group}'{tail}"))
+    Error::quoting(&[b"NOGROUP No such key '", key, b"' or consumer group '", group, b"'", tail.as_bytes()])
 }
 
 /// The error if the group does not exist.
 pub fn no_such_group(key: &[u8], group: &[u8]) -> Error {
-    let (key, group) = (String::from_utf8_lossy(key), String::from_utf8_lossy(group));
-    Error::new(format!("NOGROUP No such consumer group '{group}' for key name '{key}'"))
+    Error::quoting(&[b"NOGROUP No such consumer group '", group, b"' for key name '", key, b"'"])
 }
 
 /// The error of a container for an unknown subcommand or wrong arguments.
 pub fn bad_subcommand(args: Args<'_>, container: &str) -> Error {
-    let word = args.get(1).unwrap_or_default();
-    let word = String::from_utf8_lossy(&word[..word.len().min(128)]);
-    Error::new(format!("ERR unknown subcommand or wrong number of arguments for '{word}'. Try {container} HELP."))
+    Error::bad_subcommand(container, args.get(1).unwrap_or_default())
 }

@@ -95,7 +95,7 @@ fn incrbyfloat(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     };
     let increment = LongDouble::parse(&args[2]).ok_or(Error::NOT_FLOAT)?;
     let sum = old.checked_add(increment).ok_or(NOT_FINITE)?.format();
-    cx.db.set_bytes(key, &sum, Expiry::Keep);
+    cx.db.set_text(key, &sum, Expiry::Keep);
     let effects = cx.db.effects();
     effects.changed(1);
     effects.notify(EventClass::STRING, "incrbyfloat", key.bytes);
@@ -156,6 +156,16 @@ mod tests {
         assert_eq!(bench.run("INCRBYFLOAT k -5.0e-1"), "$4 10.1");
         assert_eq!(bench.events(), ["incrbyfloat"]);
         assert_eq!(bench.propagated(), ["SET k 10.5 KEEPTTL", "SET k 10.6 KEEPTTL", "SET k 10.1 KEEPTTL"]);
+    }
+
+    #[test]
+    fn a_whole_result_of_incrbyfloat_stays_a_string() {
+        let mut bench = Bench::new(&[COMMANDS, crate::keys::COMMANDS]);
+        bench.run("SET k 3.5");
+        assert_eq!(bench.run("INCRBYFLOAT k 0.5"), "$1 4");
+        assert_eq!(bench.run("OBJECT ENCODING k"), "$6 embstr");
+        assert_eq!(bench.run("INCR k"), ":5");
+        assert_eq!(bench.run("OBJECT ENCODING k"), "$3 int");
     }
 
     #[test]

@@ -31,5 +31,5 @@ theme! {
     ACTIVE_DEFRAG_CYCLE_MAX: u32 = integer("active-defrag-cycle-max", 1, 99, 25).works();
     ACTIVE_DEFRAG_CYCLE_US: u32 = integer("active-defrag-cycle-us", 0, 100_000, 500).works();
     ACTIVE_DEFRAG_MAX_SCAN_FIELDS: u64 = integer("active-defrag-max-scan-fields", 1, I64_MAX, 1000).works();
-    JEMALLOC_BG_THREAD: bool = boolean("jemalloc-bg-thread", true);
+    JEMALLOC_BG_THREAD: bool = boolean("jemalloc-bg-thread", true).works();
 }

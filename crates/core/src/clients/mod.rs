@@ -70,7 +70,7 @@ pub struct ClientInfo {
     pub output_blocks: AtomicUsize,
     /// Bytes allocated for output.
     pub output_memory: AtomicUsize,
-    /// Commands queued in its transaction; -1 outside a transaction.
+    /// Commands queued in its transaction; -1 if it has never used transactions.
     pub queued: AtomicI64,
     /// Keys that it watches (WATCH).
     pub watched: AtomicUsize,

@@ -72,6 +72,11 @@ impl AofDir {
         self.path(&[&self.file_name()[..], b".journal"].concat())
     }
 
+    /// The path of the [tail](super::tail).
+    pub fn tail_path(&self) -> PathBuf {
+        self.path(&[&self.file_name()[..], b".tail"].concat())
+    }
+
     fn manifest_name(&self) -> Vec<u8> {
         [&self.file_name()[..], b".manifest"].concat()
     }

@@ -6,6 +6,7 @@
 
 use super::aof_dir::{reason, shown};
 use super::journal::{self, Recovered};
+use super::tail;
 use super::writer::{Order, Writer};
 use crate::DurableCore;
 use crate::persistence::delay::Delay;
@@ -70,6 +71,7 @@ pub(super) fn load_at_startup(writer: &mut Writer) -> Result<(), Failed> {
     let began = Instant::now();
     writer.aof_dir.read().map_err(|_| Failed)?;
     recover_from_journal(writer)?;
+    recover_from_tail(writer)?;
     if load_parts(writer)? != Loaded::Missing {
         logging::notice(format_args!("DB loaded from append only file: {:.3} seconds", began.elapsed().as_secs_f64()));
     }
@@ -98,6 +100,33 @@ fn recover_from_journal(writer: &Writer) -> Result<(), Failed> {
             Err(Failed)
         }
     }
+}
+
+/// Completes the last increment from the tail, after the process was killed.
+fn recover_from_tail(writer: &Writer) -> Result<(), Failed> {
+    let Some(last) = writer.aof_dir.manifest.increments.last() else { return Ok(()) };
+    let (path, name) = (writer.aof_dir.tail_path(), shown(&last.name));
+    let unused = match tail::recover(&path, &last.name, &writer.aof_dir.path(&last.name)) {
+        Ok(tail::Recovered::Nothing) => return Ok(()),
+        Ok(tail::Recovered::Completed(bytes)) => {
+            logging::notice(format_args!(
+                "The last {bytes} bytes of {name}, which the previous process had not written, were appended from {}",
+                path.display()
+            ));
+            return Ok(());
+        }
+        Ok(tail::Recovered::Foreign(other)) => format!("it continues {}, not {name}", shown(&other)),
+        Ok(tail::Recovered::Mismatch) => format!("{name} is not as the previous process had left it"),
+        Ok(tail::Recovered::Invalid) => "it is not a tail of an append-only file".to_owned(),
+        Err(error) => {
+            logging::warning(format_args!("Fatal error: can't complete {name}: {}", reason(&error)));
+            return Err(Failed);
+        }
+    };
+    let kept = path.with_extension("tail.unused");
+    let kept = fs::rename(&path, &kept).map_or(path, |()| kept);
+    logging::warning(format_args!("The AOF tail was not used: {unused}. It is kept as {}", kept.display()));
+    Ok(())
 }
 
 /// See [`Reload`].
@@ -297,7 +326,7 @@ impl Replay<'_> {
                 Err(error) => {
                     logging::warning(format_args!(
                         "Error reading the append only file {}, error: {}",
-                        self.name, error.0
+                        self.name, error
                     ));
                     break Err(Stop::Failed);
                 }

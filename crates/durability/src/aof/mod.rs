@@ -7,6 +7,7 @@
 //! - [`writer`]: the thread. [`group_commit`]: group commit. [`aof_dir`]: the directory and its manifest. [`mod@load`]:
 //!   replay of the files.
 //! - [`commit`] and [`journal`]: how bytes become durable with `appendfsync always`.
+//! - [`tail`]: how acknowledged records outlive the process with `everysec` and `no`.
 //! - [`rewrite`]: a new base from a [snapshot](crate::persistence::snapshots), which limits the size of the files. The
 //!   snapshot belongs to one offset of the log; later records go to a new increment.
 //! - [`switch`]: `CONFIG SET appendonly`.
@@ -14,8 +15,9 @@
 //!
 //! With `appendfsync always` a worker holds the replies of a turn until the log's end at that turn is durable; it
 //! executes further turns meanwhile, so one sync serves all of them. With `everysec` and `no` replies wait only if the
-//! thread was idle, and only until it has written, which it then does at once; under load they do not wait. If the
-//! thread falls too far behind because the disk is slow, workers pause: see [`Aof::is_behind`].
+//! thread was idle, and only until it has written, which it then does at once; under load they do not wait, because the
+//! tail has the records. If the thread falls too far behind because the disk is slow, workers pause: see
+//! [`Aof::is_behind`].
 //!
 //! **Invariant**: the manifest lists a file only after the complete content of the files before it is on disk, so only
 //! the last file can be truncated. An increment begins at exactly the offset at which the base before it ends.
@@ -27,6 +29,7 @@ mod journal;
 mod load;
 pub mod rewrite;
 pub mod switch;
+mod tail;
 pub mod waiting;
 mod writer;
 
@@ -250,6 +253,11 @@ impl Aof {
         self.waiting_workers[worker].store(true, Ordering::SeqCst);
     }
 
+    /// Whether the log is synced up to an offset. False while the append-only file is disabled.
+    pub fn is_synced(&self, offset: u64) -> bool {
+        self.status.lock().state != State::Off && self.synced() >= offset
+    }
+
     /// The log offset that has been synced, if the append-only file is enabled.
     pub fn synced(&self) -> u64 {
         self.synced.load(Ordering::SeqCst)
@@ -270,18 +278,22 @@ impl Aof {
         }
     }
 
-    /// The log has grown. Returns true if this woke the thread. It then writes at once, and replies should wait for it,
-    /// so that a client alone with the server finds acknowledged writes in the file.
+    /// The log has grown. Returns true if replies have to wait until the thread has written: because the tail lacks
+    /// records, or because this woke the thread. It then writes at once, so that a client alone with the server finds
+    /// acknowledged writes in the file.
     #[inline]
-    pub fn on_log_appended(&self) -> bool {
+    pub fn on_log_appended(&self, log: &WriteLog) -> bool {
         // Either the thread sees the log's new end after it has announced its sleep, or this call sees the
         // announcement.
         fence(Ordering::SeqCst);
-        let sleeps = self.is_sleeping.load(Ordering::Relaxed) && self.follows_log.load(Ordering::Relaxed);
+        if !self.follows_log.load(Ordering::Relaxed) {
+            return false;
+        }
+        let sleeps = self.is_sleeping.load(Ordering::Relaxed);
         if sleeps {
             self.wake();
         }
-        sleeps
+        !log.seal_tail() || sleeps
     }
 
     /// Sends an order.
@@ -301,6 +313,13 @@ impl Aof {
 pub fn flush(core: &'static DurableCore) -> bool {
     let (answer, outcome) = std::sync::mpsc::channel();
     core.aof.order(Order::Flush(answer));
+    outcome.recv().unwrap_or(false)
+}
+
+/// The same at the end of the process, and deletes the [tail].
+pub fn finish(core: &'static DurableCore) -> bool {
+    let (answer, outcome) = std::sync::mpsc::channel();
+    core.aof.order(Order::Finish(answer));
     outcome.recv().unwrap_or(false)
 }
 

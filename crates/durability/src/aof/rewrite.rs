@@ -55,8 +55,8 @@ impl InitialSelect {
     }
 
     /// The records that start such an increment.
-    fn begin(self, file: File) -> io::Result<Increment> {
-        let mut increment = Increment::new(file, 0);
+    fn begin(self, file: File, name: &[u8]) -> io::Result<Increment> {
+        let mut increment = Increment::new(file, name, 0);
         if let Some(database) = self.0 {
             let mut select = Vec::new();
             encode(&mut select, [&b"SELECT"[..], database.to_string().as_bytes()].into_iter());
@@ -288,8 +288,10 @@ impl Writer {
         self.aof_dir.install_manifest(manifest)?;
         let size = self.aof_dir.size(&name).map_err(|_| Logged)?;
         self.remove_old_journal(&file)?;
+        // The increment has its records.
+        let _ = std::fs::remove_file(self.aof_dir.tail_path());
         let follower = self.core.keyspace.log.follow(Audience::DataOnly);
-        self.begin(follower, Increment::new(file, size));
+        self.begin(follower, Increment::new(file, &name, size));
         drop(global);
         self.aof.synced.store(self.aof.released.load(Ordering::SeqCst), Ordering::SeqCst);
         self.measure();
@@ -343,8 +345,9 @@ impl Writer {
         self.sync_increment()?;
         let mut manifest = self.aof_dir.manifest.clone();
         let name = manifest.new_increment(&self.aof_dir.file_name()).name.clone();
-        let next = begin_increment(self.aof_dir.open(&name, true)?, initial_select)?;
-        self.aof_dir.install_manifest(manifest)?;
+        let next = begin_increment(self.aof_dir.open(&name, true)?, &name, initial_select)?;
+        self.anchor_increment(&next.file, &name, next.size);
+        self.aof_dir.install_manifest(manifest).inspect_err(|Logged| self.revoke_anchor())?;
         self.increment = Some(next);
         log_increment_created(&name);
         Ok(())
@@ -352,7 +355,7 @@ impl Writer {
 
     fn begin_temporary_increment(&mut self, follower: Follower, initial_select: InitialSelect) -> Result<(), Logged> {
         let name = self.aof_dir.temporary_name();
-        let increment = begin_increment(self.aof_dir.open(&name, true)?, initial_select)?;
+        let increment = begin_increment(self.aof_dir.open(&name, true)?, &name, initial_select)?;
         self.begin(follower, increment);
         log_increment_created(&name);
         Ok(())
@@ -382,7 +385,7 @@ impl Writer {
         })?;
         manifest.retire_increments(0);
         let name = manifest.new_increment(&file_name).name.clone();
-        let opened = self.aof_dir.open(&name, true).and_then(|file| begin_increment(file, initial_select));
+        let opened = self.aof_dir.open(&name, true).and_then(|file| begin_increment(file, &name, initial_select));
         let put = opened.and_then(|increment| self.aof_dir.install_manifest(manifest).map(|()| increment));
         let increment = put.inspect_err(|Logged| {
             self.aof_dir.remove_unlisted(&base);
@@ -441,6 +444,7 @@ impl Writer {
             if state == State::WaitRewrite {
                 let name = manifest.new_increment(&file_name).name.clone();
                 self.aof_dir.rename(&self.aof_dir.path(&self.aof_dir.temporary_name()), &name, "incr")?;
+                self.rename_increment(&name);
                 increment = Some(name);
             }
             manifest.retire_increments(usize::from(self.increment.is_some()));
@@ -488,9 +492,9 @@ impl super::Status {
     }
 }
 
-fn begin_increment(file: File, initial_select: InitialSelect) -> Result<Increment, Logged> {
+fn begin_increment(file: File, name: &[u8], initial_select: InitialSelect) -> Result<Increment, Logged> {
     initial_select
-        .begin(file)
+        .begin(file, name)
         .map_err(|error| log_error(format_args!("Error writing to the AOF file: {}", reason(&error))))
 }
 

@@ -42,27 +42,41 @@ pub enum WaitKind {
 pub const AOF_DISABLED_ERROR: &str = "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.";
 
 impl WaitingClient {
+    /// How many local disks and replicas have acknowledged.
+    fn acknowledged(&self, core: &DurableCore) -> (u64, u64) {
+        let local = u64::from(core.aof.is_synced(self.offset));
+        (local, core.replication_view().replicas_acked(self.offset, self.kind == WaitKind::Disk) as u64)
+    }
+
     /// The reply, if the wait is over.
     fn reply_if_done(&self, core: &DurableCore, now_ms: i64) -> Option<Vec<u8>> {
-        let aof = &core.aof;
+        if self.local > 0 && core.aof.status.lock().state == State::Off {
+            return Some(self.error_reply(AOF_DISABLED_ERROR));
+        }
+        let (local, replicas) = self.acknowledged(core);
+        let is_over = self.until_ms.is_some_and(|until_ms| until_ms <= now_ms);
+        (is_over || local >= self.local && replicas >= self.replicas).then(|| self.reply(local, replicas))
+    }
+
+    fn reply(&self, local: u64, replicas: u64) -> Vec<u8> {
         let mut out = Vec::new();
         let mut reply = Reply::new(&mut out, self.version);
-        if self.local > 0 && aof.status.lock().state == State::Off {
-            reply.error(AOF_DISABLED_ERROR);
-            return Some(out);
-        }
-        let local = u64::from(aof.synced() >= self.offset);
-        let replicas = core.replication_view().replicas_acked(self.offset, self.kind == WaitKind::Disk) as u64;
-        let is_enough = local >= self.local && replicas >= self.replicas;
-        if !is_enough && self.until_ms.is_none_or(|until_ms| until_ms > now_ms) {
-            return None;
-        }
         if self.kind == WaitKind::Disk {
             reply.array(2);
             reply.uint(local);
         }
         reply.uint(replicas);
-        Some(out)
+        out
+    }
+
+    fn error_reply(&self, error: &str) -> Vec<u8> {
+        let mut out = Vec::new();
+        Reply::new(&mut out, self.version).error(error);
+        out
+    }
+
+    fn served(self, reply: Vec<u8>, is_last: bool) -> Served {
+        Served { client: self.client, ticket: self.ticket, reply, is_last }
     }
 }
 
@@ -105,10 +119,26 @@ impl Aof {
     /// Ends all waits with this error, and closes the connections.
     pub fn unblock_waiting_clients(&self, core: &DurableCore, error: &str) {
         for client in std::mem::take(&mut *self.waiting.lock()) {
-            let mut reply = Vec::new();
-            Reply::new(&mut reply, client.version).error(error);
-            core.answer(Served { client: client.client, ticket: client.ticket, reply, is_last: true });
+            let reply = client.error_reply(error);
+            core.answer(client.served(reply, true));
         }
+    }
+
+    /// Ends the wait with this ticket: as if it had timed out, or with an error. Returns false if there is none.
+    pub fn unblock(&self, core: &DurableCore, ticket: u64, error: Option<&str>) -> bool {
+        let mut waiting = self.waiting.lock();
+        let Some(at) = waiting.iter().position(|client| client.ticket == ticket) else { return false };
+        let client = waiting.remove(at);
+        drop(waiting);
+        let reply = match error {
+            Some(error) => client.error_reply(error),
+            None => {
+                let (local, replicas) = client.acknowledged(core);
+                client.reply(local, replicas)
+            }
+        };
+        core.answer(client.served(reply, false));
+        true
     }
 
     /// The time until the first timeout.

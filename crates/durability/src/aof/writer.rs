@@ -1,14 +1,16 @@
 //! The thread that owns the files: it writes what the log holds, syncs it, and carries out orders.
 //!
-//! Under load it avoids being woken by every turn of a worker: if its last sleep was short, it pauses briefly after
-//! each write instead of waiting to be woken, and so writes larger batches. With `appendfsync always` replies wait for
-//! it, so it pauses only to gather more of them.
+//! Under load it avoids being woken by every turn of a worker: if its last sleep was short, or it had much to write, it
+//! pauses briefly after each write instead of waiting to be woken, and so writes larger batches. Meanwhile the tail has
+//! the records. If there is no tail, or with `appendfsync always`, replies wait for it, so it does not pause, except to
+//! gather more of them for a sync.
 
 use super::aof_dir::{AofDir, Logged, log_error, reason};
 use super::commit::Commits;
 use super::group_commit::GroupCommit;
 use super::load::{self, Failed};
 use super::rewrite;
+use super::tail::Tail;
 use super::{Aof, State, TimeMark};
 use crate::DurableCore;
 use kvick_config::tables::persistence::NO_APPENDFSYNC_ON_REWRITE;
@@ -25,8 +27,12 @@ use std::time::{Duration, Instant};
 
 /// A shorter sleep indicates load.
 const SHORT_SLEEP: Duration = Duration::from_micros(60);
-/// The pause between writes under load.
+/// Writing more at a time indicates load too.
+const LOAD_BYTES: u64 = 8 * 1024;
+/// The pause between writes under load: if clients send much, it is longer, so that the thread seldom interrupts a
+/// worker.
 const PAUSE: Duration = Duration::from_millis(1);
+const LONG_PAUSE: Duration = Duration::from_millis(4);
 /// How often `everysec` syncs.
 const SYNC_PERIOD: Duration = Duration::from_secs(1);
 /// A longer sync counts as one that delayed writes.
@@ -58,6 +64,8 @@ pub enum Order {
     Adopt(rewrite::ReceivedDump, Sender<()>),
     /// Write and sync everything; the answer is whether that succeeded.
     Flush(Sender<bool>),
+    /// The same at the end of the process.
+    Finish(Sender<bool>),
     /// The same, and stop writing.
     Stop(Sender<bool>),
     /// Delete history files, unless they must be kept.
@@ -80,6 +88,8 @@ pub fn start(core: &'static DurableCore) -> io::Result<()> {
 /// The file being written.
 pub(super) struct Increment {
     pub file: File,
+    /// Its name in the AOF directory.
+    pub name: Vec<u8>,
     /// Bytes in it.
     pub size: u64,
     /// The bytes that are durable, in the file or in the [journal](super::journal).
@@ -90,8 +100,8 @@ pub(super) struct Increment {
 
 impl Increment {
     /// A file that is written and synced up to `size`.
-    pub fn new(file: File, size: u64) -> Increment {
-        Increment { file, size, synced: size, is_journaled: false }
+    pub fn new(file: File, name: &[u8], size: u64) -> Increment {
+        Increment { file, name: name.to_vec(), size, synced: size, is_journaled: false }
     }
 
     /// Appends all bytes, or none if possible. If a partial write cannot be undone, the error includes the bytes that
@@ -139,6 +149,7 @@ pub(super) struct Writer {
     busy: bool,
     group_commit: GroupCommit,
     pub commits: Commits,
+    pub tail: Tail,
 }
 
 impl Writer {
@@ -158,22 +169,27 @@ impl Writer {
             busy: false,
             group_commit: GroupCommit::new(),
             commits: Commits::default(),
+            tail: Tail::default(),
         }
     }
 
     fn run(&mut self) {
         loop {
             while self.handle_order() {}
+            self.update_tail();
             if self.aof.replies_await_fsync() {
                 self.group_commit.wait(self.aof);
                 self.group_commit.begin(self.aof);
             }
+            let size = self.aof.current_size.load(Ordering::Relaxed);
             let wrote = self.write_available(u64::MAX);
+            let is_loaded = self.aof.current_size.load(Ordering::Relaxed).saturating_sub(size) >= LOAD_BYTES;
+            self.busy |= is_loaded;
             self.sync_if_due();
             self.aof.reply_to_waiting_clients(self.core);
             let due = self.update_journal().unwrap_or(SLEEP_MAX);
-            if wrote && self.busy && !self.aof.is_always() {
-                std::thread::sleep(PAUSE);
+            if wrote && self.busy && self.core.keyspace.log.is_in_tail(u64::MAX) {
+                std::thread::park_timeout(if is_loaded { LONG_PAUSE } else { PAUSE });
             } else {
                 self.sleep(due);
             }
@@ -232,6 +248,13 @@ impl Writer {
                 let _ = answer.send(());
             }
             Order::Flush(answer) => _ = answer.send(self.flush()),
+            Order::Finish(answer) => {
+                let flushed = self.flush();
+                if flushed {
+                    self.end_tail();
+                }
+                let _ = answer.send(flushed);
+            }
             Order::Stop(answer) => {
                 let flushed = self.flush();
                 self.close();
@@ -252,16 +275,33 @@ impl Writer {
         }
         let target = until.min(self.core.keyspace.log.offset());
         let mut wrote = false;
-        while let Some(piece) = self.next_piece(target) {
-            wrote = true;
-            if !self.write_piece(&piece) {
+        if let Some(begun) = self.tail.begun_at().filter(|begun| *begun <= target) {
+            if !self.write_until(begun, &mut wrote) {
                 return false;
             }
+            self.anchor_begun_tail();
+        }
+        if !self.write_until(target, &mut wrote) {
+            return false;
         }
         if let Some(follower) = &self.follower {
             self.aof.written.store(follower.offset(), Ordering::SeqCst);
         }
+        if wrote {
+            self.release_tail();
+        }
         wrote
+    }
+
+    /// Writes what the log holds before `target`. Returns whether that succeeded.
+    fn write_until(&mut self, target: u64, wrote: &mut bool) -> bool {
+        while let Some(piece) = self.next_piece(target) {
+            *wrote = true;
+            if !self.write_piece(&piece) {
+                return false;
+            }
+        }
+        true
     }
 
     /// The next bytes of the log before `target`, all from the same second.
@@ -292,8 +332,11 @@ impl Writer {
 
     fn write_piece(&mut self, piece: &[u8]) -> bool {
         if let Some(second) = self.timestamp.take() {
-            self.unwritten.extend_from_slice(format!("#TS:{second}\r\n").as_bytes());
+            let annotation = format!("#TS:{second}\r\n");
+            self.anchor_annotation(annotation.len());
+            self.unwritten.extend_from_slice(annotation.as_bytes());
         }
+        self.tail.advance(piece.len());
         if !self.unwritten.is_empty() {
             self.unwritten.extend_from_slice(piece);
             return self.retry_write();
@@ -494,6 +537,8 @@ impl Writer {
 
     /// Starts writing what this follower reads.
     pub fn begin(&mut self, follower: Follower, increment: Increment) {
+        // It is of another increment.
+        self.end_tail();
         let offset = follower.offset();
         self.aof.written.store(offset, Ordering::SeqCst);
         self.aof.released.store(offset, Ordering::SeqCst);
@@ -519,6 +564,7 @@ impl Writer {
             self.aof_dir.remove_temporary();
         }
         self.aof.follows_log.store(false, Ordering::SeqCst);
+        self.end_tail();
         (self.follower, self.increment, self.rewriting) = (None, None, None);
         self.unwritten.clear();
         self.timestamp = None;

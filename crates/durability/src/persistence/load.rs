@@ -480,7 +480,7 @@ impl<'a> Loader<'a> {
             _ => RestorePolicy::Append,
         };
         let joined = self.core.scripting.restore_libraries(self.core, sources, join);
-        joined.map_err(|error| LoadError::Functions(error.0.into_owned()))
+        joined.map_err(|error| LoadError::Functions(error.to_string()))
     }
 
     /// Continues the dump's history, before the first key is loaded: deletions of skipped keys come after the dump's

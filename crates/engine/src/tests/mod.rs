@@ -278,7 +278,7 @@ impl Harness {
                 && let Some(waiter) = self.cancel_wait(executor, number)
                 && let Some(blocked) = Blocked::of(&waiter)
             {
-                let served = blocked.end(&waiter, None, &self.executors[executor].stats);
+                let served = blocked.end(&waiter, None, self.services, &self.executors[executor].stats);
                 replies.push((number, String::from_utf8(served.reply).expect("text")));
             }
         }

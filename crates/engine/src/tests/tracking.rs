@@ -119,6 +119,67 @@ fn every_change_of_a_key_invalidates() {
     });
 }
 
+/// Commands that change a stream's consumer groups, which are not part of what clients cache or watch.
+const GROUP_CHANGES: [&str; 10] = [
+    "XGROUP CREATE stream g 0",
+    "XGROUP CREATECONSUMER stream g c",
+    "XGROUP SETID stream g 0",
+    "XREADGROUP GROUP g c STREAMS stream >",
+    "XCLAIM stream g d 0 1-1",
+    "XAUTOCLAIM stream g e 0 0",
+    "XACK stream g 1-1",
+    "XGROUP DELCONSUMER stream g d",
+    "XGROUP DESTROY stream g",
+    "XSETID stream 5-5",
+];
+
+#[test]
+fn changes_of_consumer_groups_are_not_changes_of_the_key() {
+    for_executors(3, |mut harness, other| {
+        harness.ask(0, 1, "XADD stream 1-1 f v", &bulk("1-1"));
+        harness.track(0, PLAIN, &[]);
+        harness.track(2, ClientFlags::BROADCAST, &[]);
+        harness.ask(0, 0, "XLEN stream", ":1\r\n");
+        for change in GROUP_CHANGES {
+            harness.ask(0, 0, "WATCH stream", OK);
+            harness.run_all(other, 1, &[change]);
+            assert_eq!(harness.exec(0, 0, &[]), "*0\r\n", "{change}");
+        }
+        assert_eq!(harness.delivered(), []);
+        harness.run_all(other, 1, &["DEL stream", "XGROUP CREATE stream g $ MKSTREAM"]);
+        let key = || stale(&["stream"]);
+        let mut delivered = harness.delivered();
+        delivered.sort_unstable();
+        assert_eq!(delivered, [(0, key()), (2, key()), (2, key())]);
+    });
+}
+
+#[test]
+fn noloop_covers_changes_by_own_scripts_except_in_broadcasting_mode() {
+    for_executors(2, |mut harness, other| {
+        harness.track(0, ClientFlags::NOLOOP, &[]);
+        harness.track(1, ClientFlags::NOLOOP | ClientFlags::BROADCAST, &[]);
+        harness.ask(0, 0, "GET k", "$-1\r\n");
+        harness.ask(other, 1, "SET other 1", OK);
+        assert_eq!(harness.delivered(), []);
+        harness.ask(0, 0, "EVAL \"redis.call('SET', 'k', 1)\" 0", "$-1\r\n");
+        harness.ask(other, 1, "EVAL \"redis.call('SET', 'l', 1)\" 0", "$-1\r\n");
+        assert_eq!(harness.delivered(), [(1, stale(&["k"])), (1, stale(&["l"]))]);
+    });
+}
+
+#[test]
+fn an_unknown_command_uses_up_client_caching() {
+    for_executors(2, |mut harness, other| {
+        harness.track(0, ClientFlags::OPTIN, &[]);
+        harness.clients[0].client.info.set_flags(ClientFlags::CACHING, true);
+        harness.run(0, 0, "NOSUCH");
+        harness.ask(0, 0, "GET k", "$-1\r\n");
+        harness.ask(other, 1, "SET k 1", OK);
+        assert_eq!(harness.delivered(), []);
+    });
+}
+
 #[test]
 fn unchanged_keys_are_not_invalidated() {
     for_executors(2, |mut harness, other| {

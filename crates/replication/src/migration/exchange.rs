@@ -76,11 +76,14 @@ fn transfer(core: &ReplicatedCore, job: &mut MigrationJob) -> Result<(), Transfe
     let MigrationJob { request, db, packed_keys, failure, .. } = job;
     // `tls-cluster` covers the connections between nodes, and so those of MIGRATE.
     let tls = if core.config.read(TLS_CLUSTER) { core.tls.materials() } else { None };
-    let mut socket = core
-        .migration
-        .sockets
-        .take(&request.host, &request.port, request.timeout, tls.as_deref())
-        .map_err(|_| TransferError::Connecting)?;
+    let mut socket =
+        core.migration.sockets.take(&request.host, &request.port, request.timeout, tls.as_deref()).map_err(
+            |error| match error.kind() {
+                // As in Valkey, which detects this with its first write.
+                io::ErrorKind::ConnectionRefused => TransferError::Writing(error),
+                _ => TransferError::Connecting,
+            },
+        )?;
     let setup = setup_requests(request, &socket);
     let mut replies = BufReader::new(&mut socket.channel);
     let mut error = None;

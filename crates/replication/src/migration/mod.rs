@@ -84,6 +84,8 @@ pub struct MigrationJob {
     pub db: usize,
     /// The keys.
     pub packed_keys: Vec<PackedKey>,
+    /// Whether values are compressed.
+    pub compress: bool,
     /// The first error, as the client receives it.
     pub failure: Option<String>,
     /// Watches the keys from the moment they were packed.
@@ -104,8 +106,6 @@ pub struct WaitingClient {
     pub ticket: u64,
     /// Protocol of the reply.
     pub version: Version,
-    /// The command's index in the command table.
-    pub command: u32,
 }
 
 /// The server's migration state.

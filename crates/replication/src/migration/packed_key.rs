@@ -31,11 +31,17 @@ impl PackedKey {
     }
 }
 
-/// Packs the keys that exist.
-pub fn pack<'k>(db: &mut Db<'_>, keys: impl Iterator<Item = &'k [u8]>, replace: bool) -> Result<Vec<PackedKey>, Error> {
+/// Packs the keys that exist. `compress` is `rdbcompression`.
+pub fn pack<'k>(
+    db: &mut Db<'_>,
+    keys: impl Iterator<Item = &'k [u8]>,
+    replace: bool,
+    compress: bool,
+) -> Result<Vec<PackedKey>, Error> {
+    let options = WriteOptions { compress, ..WriteOptions::default() };
     let (mut packed_keys, mut seen) = (Vec::new(), HashSet::new());
     for key in keys {
-        if let Some(packed_key) = pack_key(db, key, replace, true)? {
+        if let Some(packed_key) = pack_key(db, key, replace, true, &options)? {
             packed_keys.push(PackedKey { is_duplicate: !seen.insert(key), ..packed_key });
         }
     }
@@ -43,12 +49,18 @@ pub fn pack<'k>(db: &mut Db<'_>, keys: impl Iterator<Item = &'k [u8]>, replace: 
 }
 
 /// Packs a key, if it exists. `counts_as_lookup`: whether this counts as the lookup of a reading command.
-fn pack_key(db: &mut Db<'_>, key: &[u8], replace: bool, counts_as_lookup: bool) -> Result<Option<PackedKey>, Error> {
+fn pack_key(
+    db: &mut Db<'_>,
+    key: &[u8],
+    replace: bool,
+    counts_as_lookup: bool,
+    options: &WriteOptions,
+) -> Result<Option<PackedKey>, Error> {
     let hashed = db.key(key);
     let entry = if counts_as_lookup { db.get(hashed) } else { db.peek(hashed) };
     let Some(entry) = entry else { return Ok(None) };
     let mut payload = Vec::new();
-    kvick_rdb::dump(ValueRef::from(entry), &WriteOptions::default(), &mut payload)
+    kvick_rdb::dump(ValueRef::from(entry), options, &mut payload)
         .map_err(|error| Error::new(format!("ERR {error}")))?;
     let (payload, expiry_ms) = (Some(payload), entry.expiry());
     Ok(Some(PackedKey { key: key.into(), payload, expiry_ms, replace, is_duplicate: false, arrived: false }))
@@ -67,7 +79,7 @@ pub fn delete_migrated(job: &mut MigrationJob, active_keys: &ActiveKeys, db: &mu
     for packed_key in packed_keys.into_iter().filter(|packed_key| !packed_key.is_duplicate) {
         let moved_by_another = active_keys.is_moved(job.db, &packed_key.key);
         let change = if packed_key.arrived {
-            change_since(db, &packed_key, touched, moved_by_another)
+            change_since(db, &packed_key, touched, moved_by_another, job.compress)
         } else {
             Ok(Change::Keep)
         };
@@ -89,7 +101,7 @@ pub fn delete_migrated(job: &mut MigrationJob, active_keys: &ActiveKeys, db: &mu
             }
             Ok(Change::Keep) => false,
             Err(error) => {
-                job.failure.get_or_insert(error.0.into_owned());
+                job.failure.get_or_insert(error.to_string());
                 false
             }
         };
@@ -130,11 +142,14 @@ fn change_since(
     packed_key: &PackedKey,
     touched: bool,
     moved_by_another: bool,
+    compress: bool,
 ) -> Result<Change, Error> {
     if !touched && packed_key.payload.is_some() {
         return Ok(Change::None);
     }
-    Ok(match pack_key(db, &packed_key.key, true, false)? {
+    // As the first time: equal values must have equal payloads.
+    let options = WriteOptions { compress, ..WriteOptions::default() };
+    Ok(match pack_key(db, &packed_key.key, true, false, &options)? {
         Some(now) if now.payload == packed_key.payload && now.expiry_ms == packed_key.expiry_ms => Change::None,
         Some(now) => Change::ChangedTo(now),
         None if packed_key.payload.is_none() || moved_by_another => Change::Keep,

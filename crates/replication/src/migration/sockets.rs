@@ -99,7 +99,8 @@ fn set_timeouts(stream: &TcpStream, timeout: Duration) -> io::Result<()> {
 }
 
 fn connect(host: &str, port: &str, timeout: Duration) -> io::Result<TcpStream> {
-    let port: u16 = port.trim().parse().map_err(|_| io::ErrorKind::InvalidInput)?;
+    // Valkey reads an invalid port as 0, where nothing listens.
+    let port: u16 = port.trim().parse().map_err(|_| io::ErrorKind::ConnectionRefused)?;
     let mut failure = io::ErrorKind::NotFound.into();
     for address in (host, port).to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, timeout) {

@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 
 /// How often the jobs learn the time.
 const TICK: Duration = Duration::from_millis(100);
+/// The same if all of them have ended.
+const IDLE_TICK: Duration = Duration::from_secs(1);
 
 /// Where jobs have their connections.
 #[derive(Default)]
@@ -70,7 +72,8 @@ fn run(core: &'static ReplicatedCore) {
     let mut ticked_at = Instant::now();
     let mut loaded_ms = core.admission.loading_since_ms();
     while !core.is_shutting_down() {
-        if ticked_at.elapsed() >= TICK {
+        let interval = if migration.is_active() { TICK } else { IDLE_TICK };
+        if ticked_at.elapsed() >= interval {
             ticked_at = Instant::now();
             let loading_ms = core.admission.loading_since_ms();
             if loading_ms != loaded_ms && !core.admission.has(Reasons::LOADING) {
@@ -81,7 +84,7 @@ fn run(core: &'static ReplicatedCore) {
         }
         let mut machine = migration.machine.lock();
         if machine.actions.is_empty() {
-            let left = TICK.saturating_sub(ticked_at.elapsed());
+            let left = interval.saturating_sub(ticked_at.elapsed());
             migration.has_actions.wait_for(&mut machine, left);
         }
         let Some(action) = machine.actions.pop_front() else { continue };

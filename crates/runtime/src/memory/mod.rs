@@ -71,6 +71,13 @@ pub fn purge() -> bool {
     unsafe { command(flush) && command(purge.as_bytes()) }
 }
 
+/// Lets a thread of the allocator return unused pages to the kernel, or those threads that allocate and free. Returning
+/// the pages of a gigabyte takes some 150 ms, for which a worker would not answer. False if the allocator cannot do it.
+pub fn purge_in_background(enabled: bool) -> bool {
+    // SAFETY: the control is a flag.
+    unsafe { raw::write(b"background_thread\0", enabled) }.is_ok()
+}
+
 /// The allocator's own statistics report.
 pub fn report() -> Vec<u8> {
     let mut text = Vec::new();

@@ -26,12 +26,12 @@ enum Shape {
     Set,
 }
 
-/// Pops the value on the top of the stack and writes it.
+/// Pops the value on the top of the stack and writes it. Returns the errors in it that were not counted yet.
 ///
 /// # Errors
 ///
-/// If the value is an error.
-pub(crate) fn write_result(lua: Lua<'_>, reply: &mut Reply<'_>) -> Result<(), Failure> {
+/// If the value is an error itself.
+pub(crate) fn write_result(lua: Lua<'_>, reply: &mut Reply<'_>) -> Result<Vec<Failure>, Failure> {
     if lua.kind(-1) == Type::Table {
         let error = field(lua, 0) == Type::String;
         lua.pop(1);
@@ -39,16 +39,16 @@ pub(crate) fn write_result(lua: Lua<'_>, reply: &mut Reply<'_>) -> Result<(), Fa
             return Err(returned_failure(lua));
         }
     }
-    let mut levels = Vec::new();
+    let (mut levels, mut errors) = (Vec::new(), Vec::new());
     loop {
         if !lua.check_stack(4) {
             reply.error("ERR reached lua stack limit");
             lua.pop(1);
-        } else if let Some(level) = begin(lua, reply) {
+        } else if let Some(level) = begin(lua, reply, &mut errors) {
             levels.push(level);
         }
         loop {
-            let Some(level) = levels.last_mut() else { return Ok(()) };
+            let Some(level) = levels.last_mut() else { return Ok(errors) };
             if level.advance(lua) {
                 break;
             }
@@ -68,23 +68,31 @@ fn field(lua: Lua<'_>, field: usize) -> Type {
 
 /// Pops the value on the top and writes it. If it is a table, starts to write it and leaves it on the stack with the
 /// iteration state above it.
-fn begin(lua: Lua<'_>, reply: &mut Reply<'_>) -> Option<Level> {
+fn begin(lua: Lua<'_>, reply: &mut Reply<'_>, errors: &mut Vec<Failure>) -> Option<Level> {
     match lua.kind(-1) {
         Type::String => reply.bulk(lua.bytes(-1).unwrap_or_default()),
         Type::Number => reply.int(to_integer(lua.number(-1))),
         Type::Boolean if lua.state().version == Version::Resp3 => reply.boolean(lua.boolean(-1)),
         Type::Boolean if lua.boolean(-1) => reply.int(1),
-        Type::Table => return begin_table(lua, reply),
+        Type::Table => return begin_table(lua, reply, errors),
         _ => reply.null(),
     }
     lua.pop(1);
     None
 }
 
-fn begin_table(lua: Lua<'_>, reply: &mut Reply<'_>) -> Option<Level> {
+fn begin_table(lua: Lua<'_>, reply: &mut Reply<'_>, errors: &mut Vec<Failure>) -> Option<Level> {
     for (i, name) in FIELDS.iter().enumerate() {
         match (*name, field(lua, i)) {
-            ("err", Type::String) => reply.error(c_text(lua.bytes(-1).unwrap_or_default())),
+            ("err", Type::String) => {
+                lua.push_value(-2);
+                let failure = returned_failure(lua);
+                lua.pop(1);
+                reply.error(failure.text());
+                if !failure.is_counted() {
+                    errors.push(failure);
+                }
+            }
             ("ok", Type::String) => reply.simple(c_text(lua.bytes(-1).unwrap_or_default())),
             ("double", Type::Number) => reply.double(lua.number(-1)),
             ("big_number", Type::String) => write_big_number(c_text(lua.bytes(-1).unwrap_or_default()), reply),

@@ -1,7 +1,7 @@
 //! A function of a library, as it is registered.
 
-use crate::ScriptFlags;
 use crate::lua::reference::Ref;
+use crate::{CallSite, ScriptFlags};
 
 /// A function that a library registered.
 #[derive(Debug, PartialEq, Eq)]
@@ -12,6 +12,10 @@ pub struct FunctionSpec {
     pub description: Option<Vec<u8>>,
     /// Its flags.
     pub flags: ScriptFlags,
+    /// The commands that it calls, if all of them are known.
+    pub calls: Option<Vec<CallSite>>,
+    /// Whether its library may keep state between calls.
+    pub keeps_state: bool,
     /// The handle to call and drop it.
     pub handle: FunctionHandle,
 }

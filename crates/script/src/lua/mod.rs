@@ -16,6 +16,7 @@
 //! * **No Lua code runs inside a method unless its documentation says so.** Tables are accessed raw, and there are no
 //!   finalizers: scripts cannot create any.
 
+mod dump;
 mod function;
 mod heap;
 pub(crate) mod reference;

@@ -37,7 +37,6 @@ impl Host for ClusterNode {
     }
 
     fn before_tick(&self) {
-        self.note_keys();
         self.turns.observe(self.server);
     }
 
@@ -61,7 +60,7 @@ impl Host for ClusterNode {
 }
 
 impl ClusterNode {
-    /// Notes whether there are keys. Counts all partitions, so it is not done for each message.
+    /// Notes whether there are keys. Counts all partitions if there are none, so it is done for commands only.
     pub(super) fn note_keys(&self) {
         let keyspace = self.server.keyspace;
         let has_keys = (0..keyspace.databases()).any(|db| !keyspace.is_empty(db));

@@ -72,7 +72,12 @@ fn rewrite_now(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
 }
 
 fn wait_for_replicas(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
-    refuse_on_replica(cx, "WAIT")?;
+    if cx.server.replication.upstream.is_replica() {
+        return Err(Error::text(
+            "ERR WAIT cannot be used with replica instances. Please also note that if a replica is configured to be \
+             writable (which is not the default) writes to replicas are just local and are not propagated.",
+        ));
+    }
     let replicas = parse_i64(&args[1]).ok_or(Error::NOT_INTEGER)?;
     let replicas = u64::try_from(replicas).unwrap_or(0);
     let until_ms = until_ms(&args[2], false, cx.now_ms)?;
@@ -83,17 +88,6 @@ fn wait_for_replicas(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> 
     }
     block_request(cx, WaitKind::Memory, 0, replicas, until_ms);
     Ok(())
-}
-
-/// Refuses the command on a replica, whose own writes are not replicated.
-fn refuse_on_replica(cx: &Session<'_>, name: &str) -> Result<(), Error> {
-    if !cx.server.replication.upstream.is_replica() {
-        return Ok(());
-    }
-    Err(Error::new(format!(
-        "ERR {name} cannot be used with replica instances. Please also note that writes to replicas are just local and \
-         are not propagated."
-    )))
 }
 
 /// Blocks the client, and requests acknowledgements from replicas.
@@ -117,20 +111,25 @@ fn block_request(cx: &mut Session<'_>, kind: WaitKind, local: u64, replicas: u64
 }
 
 fn wait(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
-    refuse_on_replica(cx, "WAITAOF")?;
     let local = match parse_i64(&args[1]).ok_or(Error::NOT_INTEGER)? {
         local @ (0 | 1) => local as u64,
-        _ => return Err(Error::text("ERR value is out of range, must be between 0 and 1")),
+        _ => return Err(Error::text("ERR value is out of range, value must between 0 and 1")),
     };
-    let replicas = parse_i64(&args[2]).ok_or(Error::NOT_INTEGER)?;
-    let replicas = u64::try_from(replicas).map_err(|_| Error::text("ERR value is out of range, must be positive"))?;
+    let replicas = parse_i64(&args[2]).and_then(|replicas| u64::try_from(replicas).ok());
+    let replicas = replicas.ok_or(Error::text("ERR value is out of range, must be positive"))?;
     let until_ms = until_ms(&args[3], false, cx.now_ms)?;
+    if cx.server.replication.upstream.is_replica() {
+        return Err(Error::text(
+            "ERR WAITAOF cannot be used with replica instances. Please also note that writes to replicas are just \
+             local and are not propagated.",
+        ));
+    }
     let aof = &cx.server.aof;
     if local > 0 && aof.status().state == State::Off {
         return Err(Error::text(AOF_DISABLED_ERROR));
     }
     let offset = cx.client.write_offset;
-    let on_disk = u64::from(aof.synced() >= offset);
+    let on_disk = u64::from(aof.is_synced(offset));
     let on_replicas = cx.server.replication.replicas.count_acked(offset, true) as u64;
     if cx.in_transaction || (on_disk >= local && on_replicas >= replicas) {
         cx.reply.array(2);

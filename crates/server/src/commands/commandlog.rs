@@ -145,7 +145,7 @@ fn slowlog_get(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let count = match args.len() {
         2 => SLOWLOG_COUNT,
         3 => count(&args[2])?,
-        _ => return Err(wrong_number("SLOWLOG", &args[1])),
+        _ => return Err(Error::bad_subcommand("SLOWLOG", &args[1])),
     };
     reply_entries(cx, Kind::Slow, count);
     Ok(())
@@ -191,12 +191,6 @@ fn kind(text: &[u8]) -> Result<Kind, Error> {
         b"large-reply" => Ok(Kind::LargeReply),
         _ => Err(Error::text("ERR type should be one of the following: slow, large-request, large-reply")),
     }
-}
-
-/// The error for a subcommand with a wrong number of arguments.
-pub fn wrong_number(container: &str, subcommand: &[u8]) -> Error {
-    let shown = String::from_utf8_lossy(&subcommand[..subcommand.len().min(128)]);
-    Error::new(format!("ERR unknown subcommand or wrong number of arguments for '{shown}'. Try {container} HELP."))
 }
 
 fn commandlog_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {

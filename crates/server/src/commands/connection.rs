@@ -99,7 +99,7 @@ fn parse_hello<'a>(client: &mut Client, args: Args<'a>) -> Result<HelloOptions<'
             options.name = Some(name);
             at += 2;
         } else {
-            return Err(Error::new(format!("ERR Syntax error in HELLO option '{}'", String::from_utf8_lossy(option))));
+            return Err(Error::quoting(&[b"ERR Syntax error in HELLO option '", option, b"'"]));
         }
     }
     Ok(options)

@@ -122,10 +122,10 @@ fn reset(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
 }
 
 fn draw(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
-    let event = String::from_utf8_lossy(&args[2]);
     let Some(series) = cx.server.latency.get(&args[2]) else {
-        return Err(Error::new(format!("ERR No samples available for event '{event}'")));
+        return Err(Error::quoting(&[b"ERR No samples available for event '", &args[2], b"'"]));
     };
+    let event = String::from_utf8_lossy(&args[2]);
     let text = graph::draw(&event, &series, cx.now_ms / 1000);
     cx.reply.verbatim(text.as_bytes(), "txt");
     Ok(())

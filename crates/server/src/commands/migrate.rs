@@ -4,6 +4,7 @@ use kvick_commands::context::Error;
 use kvick_commands::spec::{
     Arg, Begin, Categories, Command, Find, Flags, Group, KeyFlags, KeyPosition, KeyPositions, KeySpec, Spec,
 };
+use kvick_config::tables::persistence::RDBCOMPRESSION;
 use kvick_engine::session::{Session, SessionHandler};
 use kvick_replication::migration::packed_key::{self, pack};
 use kvick_replication::migration::{self, Credentials, MigrationJob, Request, WaitingClient};
@@ -158,7 +159,8 @@ fn migrate(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         None => KEY..KEY + 1,
     };
     let number = cx.client.db;
-    let packed_keys = pack(&mut cx.db(number), keys.filter_map(|index| args.get(index)), options.replace)?;
+    let compress = cx.server.config.read(RDBCOMPRESSION);
+    let packed_keys = pack(&mut cx.db(number), keys.filter_map(|index| args.get(index)), options.replace, compress)?;
     if packed_keys.is_empty() {
         cx.reply.simple("NOKEY");
         return Ok(());
@@ -166,15 +168,19 @@ fn migrate(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     for packed_key in packed_keys.iter().filter(|packed_key| !packed_key.is_duplicate && !request.copy) {
         cx.server.migration.active_keys.begin(number, &packed_key.key);
     }
-    let client = WaitingClient {
-        info: cx.client.info.clone(),
-        ticket: 0,
-        version: cx.client.version,
-        command: cx.client.last_command,
-    };
+    let client = WaitingClient { info: cx.client.info.clone(), ticket: 0, version: cx.client.version };
     let watcher = Arc::new(Watcher::default());
-    let job =
-        MigrationJob { request, db: number, packed_keys, failure: None, watcher, attempts: 0, held_slot: None, client };
+    let job = MigrationJob {
+        request,
+        db: number,
+        packed_keys,
+        compress,
+        failure: None,
+        watcher,
+        attempts: 0,
+        held_slot: None,
+        client,
+    };
     if cx.in_transaction { send_synchronously(cx, job) } else { send_in_background(cx, job) }
 }
 

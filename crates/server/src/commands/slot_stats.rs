@@ -94,11 +94,7 @@ pub fn slot_stats(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         let order = Order::parse(args.slice_from(3), routing.slot_stats.is_enabled())?;
         ordered(cx, routing, &map, &order)
     } else {
-        let word = String::from_utf8_lossy(&args[1]).into_owned();
-        return Err(Error::new(format!(
-            "ERR unknown subcommand or wrong number of arguments for '{}'. Try CLUSTER HELP.",
-            word.chars().take(128).collect::<String>()
-        )));
+        return Err(Error::bad_subcommand("CLUSTER", &args[1]));
     };
     reply(cx, routing, &slots);
     Ok(())
@@ -147,7 +143,7 @@ mod tests {
 
     fn parse(line: &str, is_counting: bool) -> Result<Order, String> {
         let words = OwnedArgs::new(line.split_whitespace());
-        Order::parse(words.args(), is_counting).map_err(|error| error.0.into_owned())
+        Order::parse(words.args(), is_counting).map_err(|error| error.to_string())
     }
 
     #[test]

@@ -318,7 +318,7 @@ fn end_files(server: &'static Server, flags: ShutdownFlags) -> Result<(), Refuse
     }
     logging::notice(format_args!("Calling fsync() on the AOF file."));
     // Write errors have been logged; nothing else can be done.
-    aof::flush(server);
+    aof::finish(server);
     Ok(())
 }
 

@@ -144,6 +144,7 @@ fn run(
     acl_file::load_at_start(server, &server.acl, users)?;
     crash::attach(server);
     server.watchdog.configure(server, &server.config.values())?;
+    crate::memory::configure_purging(&server.config.values());
     signals::listen(server)?;
     let outcome = work(server, listeners);
     server.scripting.sessions.end_all();
@@ -152,9 +153,9 @@ fn run(
     outcome
 }
 
-/// The first lines of the log.
+/// The first lines of the log. Tools wait for the first one.
 fn log_startup(program: &OsStr, only_defaults: bool) {
-    logging::notice(format_args!("oO0OoO0OoO0Oo Kvick is starting oO0OoO0OoO0Oo"));
+    logging::notice(format_args!("oO0OoO0OoO0Oo Valkey is starting oO0OoO0OoO0Oo"));
     logging::notice(format_args!(
         "Kvick version={}, compatible with Valkey {VALKEY}, bits={}, commit={}, modified={}, pid={}, just started",
         KVICK,

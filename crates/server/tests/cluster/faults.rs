@@ -11,9 +11,9 @@
 //! | `Disk` | a node of a migration is killed; failovers are off | the reply arrived, with `appendfsync always` | |
 //!
 //! Acknowledged writes must be found exactly once, in their order. Others whose reply did not arrive, or whose WAIT
-//! found no replica, may be found once or not at all. The target of a migration is killed in rounds of `Disk` only: it
-//! takes the slots over when it has all keys itself, but its replica need not have them, in Valkey too. The moved keys
-//! of a migration key by key have the same gap on both sides.
+//! found no replica, may be found once or not at all. In rounds of `Replica`, the target of a migration is killed only
+//! if it is Kvick with `cluster-slot-takeover-replicas`: Valkey takes the slots over when it has all keys itself, but
+//! its replica need not have them. The moved keys of a migration key by key have the same gap on both sides.
 //!
 //! A seed determines the programs, the operation, the victim and the step. Scheduling and network timing are not
 //! controlled, so a repeated round may run differently. Seeds in a row cover all operations and pairs of programs.
@@ -128,6 +128,11 @@ impl Plan {
         let promise = match victim {
             Victim::None => Promise::Reply,
             Victim::Primary(SOURCE) if operation == Operation::MigrateSlots && rng.bool() => Promise::Replica,
+            Victim::Primary(TARGET)
+                if operation == Operation::MigrateSlots && is_kvick[TARGET] && (is_kvick[SOURCE] || rng.bool()) =>
+            {
+                Promise::Replica
+            }
             Victim::Primary(_) if moves => Promise::Disk,
             Victim::Replica(_) if operation != Operation::Failover => Promise::Reply,
             Victim::Primary(_) | Victim::Replica(_) => Promise::Replica,
@@ -164,6 +169,9 @@ impl Plan {
         let mut args = vec!["--repl-diskless-sync-delay", "0", "--cluster-require-full-coverage", self.full_coverage];
         if is_kvick {
             args.extend(["--io-threads", self.workers]);
+            if self.promise == Promise::Replica {
+                args.extend(["--cluster-slot-takeover-replicas", "1"]);
+            }
         }
         // With files a primary that starts again before its replica takes over has its data.
         if self.promise != Promise::Reply {

@@ -3,6 +3,7 @@
 //! **Invariant**: bytes below `len` never change, and only those are read. Bytes from `len` on belong
 //! to the [`BlockWriter`], of which there is one per block; it advances `len` after writing them.
 
+use crate::table::prefetch_for_write;
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -13,6 +14,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub const BLOCK_BYTES: usize = 64 * 1024;
 /// Minimum size of a block, in bytes.
 pub(super) const BLOCK_BYTES_MIN: usize = 16 * 1024;
+
+/// How far ahead of the last record memory is prefetched, in bytes.
+const PREFETCH_AHEAD: usize = 256;
 
 /// Memory of a block of `size` bytes, including its fields, its reference counts and its entry in the list of blocks.
 fn footprint(size: usize) -> usize {
@@ -93,6 +97,10 @@ impl BlockWriter {
         // SAFETY: only this writer accesses the bytes from `len` on, and `n` bytes fit there.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), first.add(len), n) };
         self.0.len.store(len + n, Ordering::Release);
+        // The thread that reads the log had these lines last. They arrive before the next records need them.
+        if let Some(ahead) = self.0.bytes.get(len + n + PREFETCH_AHEAD) {
+            prefetch_for_write(ahead);
+        }
         n
     }
 }

@@ -14,9 +14,13 @@
 //! the backlog. Without followers and backlog nothing is stored, and appending costs one branch.
 //!
 //! The owner of a follower limits how far it may lag: the log keeps everything that a follower has not read.
+//!
+//! If the append-only file is written, the records that it receives are also copied to the [tail], which outlives
+//! the process.
 
 mod block;
 mod follower;
+pub mod tail;
 
 use block::{BLOCK_BYTES_MIN, Block, BlockWriter};
 use parking_lot::Mutex;
@@ -28,15 +32,24 @@ use std::sync::{Arc, Weak};
 pub use block::BLOCK_BYTES;
 use follower::Position;
 pub use follower::{Audience, CutOff, Follower, Piece};
+use tail::{Anchor, Tail, TailMemory};
 
 /// The write log. See the module documentation.
 #[derive(Default)]
 pub struct WriteLog(Arc<Shared>);
 
+const MULTI: &[u8] = b"*1\r\n$5\r\nMULTI\r\n";
+const EXEC: &[u8] = b"*1\r\n$4\r\nEXEC\r\n";
+
+/// The tail has all records that the append-only file lacks, and will have the next ones.
+const ALL_IN_TAIL: u64 = u64::MAX;
+
 #[derive(Default)]
 struct Shared {
     has_readers: AtomicBool,
     end: AtomicU64,
+    /// The offset up to which the tail has what the append-only file lacks: [`ALL_IN_TAIL`] if the tail takes all.
+    in_tail: AtomicU64,
     inner: Mutex<Inner>,
 }
 
@@ -65,6 +78,9 @@ struct Inner {
     aof_only: VecDeque<AofOnly>,
     /// Number of the next AOF-only record.
     next_aof_only: u64,
+    /// The copy that outlives the process, and the offset up to which it is sealed.
+    tail: Option<Tail>,
+    sealed: u64,
 }
 
 /// Records that are stored beside the log's bytes.
@@ -116,12 +132,12 @@ impl WriteLog {
         // An AOF-only record needs log bytes after it, or followers would not look for it; EXEC provides them.
         let needs_transaction = batch.record_count > 1 || !aof_only.is_empty();
         if needs_transaction {
-            inner.push(b"*1\r\n$5\r\nMULTI\r\n");
+            inner.push_shared(MULTI);
         }
         if inner.selected != Some(first) {
             let mut select = Vec::new();
             encode(&mut select, [&b"SELECT"[..], itoa::Buffer::new().format(first).as_bytes()].into_iter());
-            inner.push(&select);
+            inner.push_shared(&select);
         }
         inner.selected = Some(last);
         let start = inner.end;
@@ -132,8 +148,11 @@ impl WriteLog {
             inner.add_aof_only(start + *place as u64, records);
         }
         batch.records.iter().for_each(|piece| inner.push(piece));
+        if let Some(tail) = &mut inner.tail {
+            push_data(tail, batch.records, batch.replica_only, aof_only);
+        }
         if needs_transaction {
-            inner.push(b"*1\r\n$4\r\nEXEC\r\n");
+            inner.push_shared(EXEC);
         }
         self.publish(&inner);
     }
@@ -162,6 +181,9 @@ impl WriteLog {
             inner.push(bytes);
         } else {
             inner.end += bytes.len() as u64;
+        }
+        if let Some(tail) = inner.tail.as_mut().filter(|_| !replica_only) {
+            tail.push(bytes);
         }
         self.publish(&inner);
     }
@@ -254,12 +276,123 @@ impl WriteLog {
         inner.replica_only.clear();
         inner.aof_only.clear();
         (inner.end, inner.backlog_start) = (offset, offset);
+        inner.tail = None;
+        self.0.in_tail.store(0, Ordering::Release);
         self.0.forget(&mut inner);
         self.publish(&inner);
     }
 
     fn publish(&self, inner: &Inner) {
         self.0.end.store(inner.end, Ordering::Release);
+    }
+
+    /// Seals the tail, before replies leave. Returns whether it has all records that the append-only file lacks.
+    pub fn seal_tail(&self) -> bool {
+        if self.0.in_tail.load(Ordering::Acquire) != ALL_IN_TAIL {
+            return self.is_in_tail(self.offset());
+        }
+        let mut inner = self.0.inner.lock();
+        let Inner { tail, sealed, end, .. } = &mut *inner;
+        let Some(tail) = tail else { return false };
+        tail.seal();
+        if tail.is_full() {
+            self.0.in_tail.store(*sealed, Ordering::Release);
+        } else {
+            *sealed = *end;
+        }
+        !tail.is_full()
+    }
+
+    /// Begins a tail of this many segments at the log's end, which it returns. It counts once it has an
+    /// [anchor](Self::anchor_tail).
+    pub fn begin_tail(&self, memory: TailMemory, seed: u64, segments: usize) -> u64 {
+        let mut inner = self.0.inner.lock();
+        self.0.in_tail.store(0, Ordering::Release);
+        inner.tail = Some(Tail::new(memory, seed, segments));
+        inner.end
+    }
+
+    /// Begins the tail again at the log's end, which it returns, in other memory that has its header. The append-only
+    /// file has all records of the tail.
+    pub fn restart_tail(&self, memory: TailMemory, segments: usize) -> u64 {
+        let mut inner = self.0.inner.lock();
+        self.0.in_tail.store(0, Ordering::Release);
+        if let Some(tail) = &mut inner.tail {
+            tail.restart(memory, segments);
+        }
+        inner.end
+    }
+
+    /// Notes where the tail's records are in the append-only file, which has all records from before the tail. Sets the
+    /// anchor's epoch. Returns false if there is no tail, or the file's name is too long.
+    pub fn anchor_tail(&self, anchor: &mut Anchor) -> bool {
+        let mut inner = self.0.inner.lock();
+        let is_anchored = inner.tail.as_mut().is_some_and(|tail| {
+            tail.seal();
+            tail.anchor(anchor)
+        });
+        if is_anchored && self.0.in_tail.load(Ordering::Relaxed) == 0 && !inner.is_tail_full() {
+            inner.sealed = inner.end;
+            self.0.in_tail.store(ALL_IN_TAIL, Ordering::Release);
+        }
+        is_anchored
+    }
+
+    /// The last anchor is not valid, but the one before it.
+    pub fn revoke_tail_anchor(&self) {
+        if let Some(tail) = &mut self.0.inner.lock().tail {
+            tail.revoke_anchor();
+        }
+    }
+
+    /// The append-only file has the tail's records up to this position.
+    pub fn release_tail(&self, position: u64) {
+        if let Some(tail) = &mut self.0.inner.lock().tail {
+            tail.release(position);
+        }
+    }
+
+    /// Ends the tail. Returns its memory.
+    pub fn end_tail(&self) -> Option<TailMemory> {
+        let mut inner = self.0.inner.lock();
+        self.0.in_tail.store(0, Ordering::Release);
+        inner.tail.take().map(Tail::into_memory)
+    }
+
+    /// Whether all sealed records before this offset that the append-only file lacks are in the tail. With the largest
+    /// offset: whether the tail also takes the next ones.
+    #[inline]
+    pub fn is_in_tail(&self, offset: u64) -> bool {
+        offset <= self.0.in_tail.load(Ordering::Acquire)
+    }
+}
+
+/// Copies the records that the append-only file receives.
+fn push_data(tail: &mut Tail, pieces: &[&[u8]], replica_only: &[Range<usize>], aof_only: &[(usize, Vec<u8>)]) {
+    if replica_only.is_empty() && aof_only.is_empty() {
+        return pieces.iter().for_each(|piece| tail.push(piece));
+    }
+    let joined;
+    let records = match pieces {
+        [records] => *records,
+        _ => {
+            joined = pieces.concat();
+            &joined[..]
+        }
+    };
+    let (mut from, mut hidden) = (0, replica_only.iter().peekable());
+    let ends = aof_only.iter().map(|(place, bytes)| (*place, &bytes[..])).chain([(records.len(), &[][..])]);
+    for (until, bytes) in ends {
+        while let Some(range) = hidden.next_if(|range| range.start < until) {
+            tail.push(&records[from..range.start]);
+            from = range.end;
+        }
+        // An AOF-only record inside of a replica-only one takes its place.
+        if from < until {
+            tail.push(&records[from..until]);
+            from = until;
+        }
+        tail.push(bytes);
     }
 }
 
@@ -301,6 +434,18 @@ impl Inner {
                 self.writer = Some(writer);
             }
         }
+    }
+
+    /// Appends bytes that replicas and the append-only file receive.
+    fn push_shared(&mut self, bytes: &[u8]) {
+        self.push(bytes);
+        if let Some(tail) = &mut self.tail {
+            tail.push(bytes);
+        }
+    }
+
+    fn is_tail_full(&self) -> bool {
+        self.tail.as_ref().is_some_and(Tail::is_full)
     }
 
     /// Size of the next block in bytes. A small backlog uses small

@@ -210,3 +210,25 @@ fn an_import_without_enough_replicas_fails() {
     assert!(world.target.message().contains("cluster-slot-takeover-replicas"), "{}", world.target.message());
     assert_eq!(world.source.view.owner(10), Some(id(0)));
 }
+
+#[test]
+fn a_target_that_still_deletes_old_keys_is_asked_again() {
+    let mut world = World::migrating();
+    world.target.view.deleting = Some(12);
+    world.run();
+    assert_eq!(world.source.state(), Some(State::ExportReadingEstablishReply));
+    world.pass(1_000);
+    assert_eq!((world.source.state(), world.target.state()), (Some(State::ExportReadingEstablishReply), None));
+    world.target.view.deleting = None;
+    world.pass(1_000);
+    assert_eq!((world.source.state(), world.target.state()), (Some(State::Success), Some(State::Success)));
+}
+
+#[test]
+fn a_target_that_never_ends_deleting_is_given_up() {
+    let mut world = World::migrating();
+    world.target.view.deleting = Some(12);
+    world.run();
+    world.pass(62_000);
+    assert_eq!(world.source.state(), Some(State::Failed));
+}

@@ -71,7 +71,7 @@ impl Boot {
 
 /// The identity of a file, independent of its name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Identity {
+pub(in crate::aof) struct Identity {
     pub inode: u64,
     /// The creation time in nanoseconds of Unix time, because inode numbers are reused; 0 if unknown.
     pub created_ns: u64,

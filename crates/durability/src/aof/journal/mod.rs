@@ -21,7 +21,7 @@ mod sync_thread;
 #[cfg(test)]
 mod tests;
 
-use format::{BLOCK, Boot, Epochs, FRAME_MAX, Frame, HALF_BLOCKS, Header, Identity};
+use format::{BLOCK, Boot, Epochs, FRAME_MAX, Frame, HALF_BLOCKS, Header};
 use kvick_runtime::fsync_dir;
 use std::fs::{self, File};
 use std::io;
@@ -31,6 +31,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use sync_thread::{Checkpoint, SyncThread};
 
+pub(super) use format::Identity;
 pub(super) use recovery::{Recovered, recover};
 
 /// How often increments are synced, which limits the bytes to recover.

@@ -83,8 +83,8 @@ pub(super) fn cat(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         2 => Categories::all().names().collect(),
         3 => {
             let category = Categories::by_name(&args[2]).ok_or_else(|| {
-                let shown = String::from_utf8_lossy(&args[2][..args[2].len().min(128)]);
-                Error::new(format!("ERR Unknown category '{shown}'"))
+                let shown = &args[2][..args[2].len().min(128)];
+                Error::quoting(&[b"ERR Unknown category '", shown, b"'"])
             })?;
             let commands = cx.server.catalogue.all().iter();
             let in_category = commands.filter(|command| command.spec.categories().intersects(category));
@@ -99,12 +99,11 @@ pub(super) fn cat(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
 
 /// ACL DRYRUN username command [arg [arg ...]]
 pub(super) fn dryrun(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
-    let shown = |word: &[u8]| String::from_utf8_lossy(word).into_owned();
     let user = cx.server.acl.find(&args[2]);
-    let user = user.ok_or_else(|| Error::new(format!("ERR User '{}' not found", shown(&args[2]))))?;
+    let user = user.ok_or_else(|| Error::quoting(&[b"ERR User '", &args[2], b"' not found"]))?;
     let request_args = args.slice_from(3);
     let Resolved::Command(command) = cx.server.catalogue.resolve(request_args) else {
-        return Err(Error::new(format!("ERR Command '{}' not found", shown(&args[3]))));
+        return Err(Error::quoting(&[b"ERR Command '", &args[3], b"' not found"]));
     };
     if !command.spec.accepts(request_args.len()) {
         return Err(Error::new(format!("ERR wrong number of arguments for '{}' command", command.full_name)));
@@ -114,7 +113,7 @@ pub(super) fn dryrun(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> 
         Ok(()) => cx.reply.ok(),
         Err(denied) => {
             let name = request_args.get(denied.at).unwrap_or_default();
-            cx.reply.bulk(denied.full_text(&user, command, name).as_bytes());
+            cx.reply.bulk(&denied.full_text(&user, command, name));
         }
     }
     Ok(())

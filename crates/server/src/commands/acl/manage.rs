@@ -32,7 +32,7 @@ pub(super) fn setuser(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error>
     let changed = server
         .acl
         .change(&server.admission, name, args.slice_from(3).iter(), reader(server))
-        .map_err(|error| Error::new(format!("ERR {error}")))?;
+        .map_err(|error| Error::quoting(&[b"ERR ", &error.text()]))?;
     if let Some(before) = changed.before {
         revoke::close_forbidden_subscribers(server, cx.client, &before, &changed.after);
     }

@@ -141,9 +141,7 @@ pub const ACL: Command<SessionHandler> = Command::container(
 
 /// The error for a subcommand with a wrong number of arguments.
 fn wrong_number(args: Args<'_>) -> Error {
-    let word = args.get(1).unwrap_or_default();
-    let word = String::from_utf8_lossy(&word[..word.len().min(128)]);
-    Error::new(format!("ERR unknown subcommand or wrong number of arguments for '{word}'. Try ACL HELP."))
+    Error::bad_subcommand("ACL", args.get(1).unwrap_or_default())
 }
 
 fn acl_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {

@@ -159,17 +159,16 @@ impl<'a> Filter<'a> {
 
 impl<'a> Conditions<'a> {
     fn read(&mut self, name: &[u8], value: &'a [u8], prefix: &str, known: Known<'_>) -> Result<(), Error> {
-        let shown = || String::from_utf8_lossy(value);
         match name {
             b"type" => {
                 let kind = Kind::parse(value);
-                self.kind = Some(kind.ok_or_else(|| Error::new(format!("ERR Unknown client type '{}'", shown())))?);
+                self.kind = Some(kind.ok_or_else(|| Error::quoting(&[b"ERR Unknown client type '", value, b"'"]))?);
             }
             b"addr" => self.addr = Some(value),
             b"laddr" => self.laddr = Some(value),
             b"ip" => self.ip = Some(value),
             b"user" if known.acl.find(value).is_none() => {
-                return Err(Error::new(format!("ERR No such user '{}'", shown())));
+                return Err(Error::quoting(&[b"ERR No such user '", value, b"'"]));
             }
             b"user" => self.user = Some(value),
             b"name" => self.name = Some(value),
@@ -244,8 +243,7 @@ fn letters<'a>(value: &'a [u8], known: &[u8], what: &str, prefix: &str) -> Resul
         return Ok(value);
     }
     let filter = if prefix.is_empty() { "provided".to_string() } else { format!("{prefix}{}", what.to_uppercase()) };
-    let shown = String::from_utf8_lossy(value);
-    Err(Error::new(format!("ERR Unknown {what} found in the {filter} filter: {shown}")))
+    Err(Error::quoting(&[format!("ERR Unknown {what} found in the {filter} filter: ").as_bytes(), value]))
 }
 
 /// Whether the address `ip:port` or `[ip]:port` has this IP. Addresses of Unix sockets have port 0 and no IP.
@@ -270,7 +268,7 @@ mod tests {
     fn matches(words: &[&str], client: &ClientInfo) -> Result<bool, String> {
         let owned = OwnedArgs::new(words.iter().map(|word| word.as_bytes()));
         let filter = Filter::parse(owned.args(), true, Known { databases: 16, acl: &Acl::default() })
-            .map_err(|error| error.0.into_owned())?;
+            .map_err(|error| error.to_string())?;
         Ok(filter.matches(client, 1, 15_500))
     }
 

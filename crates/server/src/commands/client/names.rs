@@ -83,13 +83,13 @@ pub const SETINFO: Command<SessionHandler> = Command::new(
 
 fn setinfo(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let (attribute, value) = (&args[2], &args[3]);
-    let shown = String::from_utf8_lossy(attribute);
     let version = attribute.eq_ignore_ascii_case(b"lib-ver");
     if !version && !attribute.eq_ignore_ascii_case(b"lib-name") {
-        return Err(Error::new(format!("ERR Unrecognized option '{shown}'")));
+        return Err(Error::quoting(&[b"ERR Unrecognized option '", attribute, b"'"]));
     }
     if !is_printable(value) {
-        return Err(Error::new(format!("ERR {shown} cannot contain spaces, newlines or special characters.")));
+        let text = b" cannot contain spaces, newlines or special characters.";
+        return Err(Error::quoting(&[b"ERR ", attribute, text]));
     }
     let mut names = cx.client.info.names.lock();
     *if version { &mut names.lib_ver } else { &mut names.lib_name } = value.into();

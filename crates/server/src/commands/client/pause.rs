@@ -72,7 +72,7 @@ pub const UNBLOCK: Command<SessionHandler> = Command::new(
     unblock,
 );
 
-/// Clients waiting for the end of a pause cannot be unblocked in this way.
+/// Clients waiting for the end of a pause, or for a command without a timeout, cannot be unblocked in this way.
 fn unblock(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let reasons: [&[u8]; 2] = [b"timeout", b"error"];
     if args.len() == 4 && !reasons.iter().any(|reason| args[3].eq_ignore_ascii_case(reason)) {
@@ -89,12 +89,14 @@ fn unblock(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
 
 /// Ends a client's wait, under the global lock; false if it has already been served.
 fn release(cx: &mut Session<'_>, waiter: &Waiter, error: bool) -> bool {
-    let Some(blocked) = Blocked::of(waiter) else { return false };
+    let error = error.then_some("UNBLOCKED client unblocked via CLIENT UNBLOCK");
+    let Some(blocked) = Blocked::of(waiter) else {
+        return cx.server.aof.unblock(cx.server, waiter.ticket(), error);
+    };
     if !blocked.leave(waiter, cx.locked) {
         return false;
     }
-    let error = error.then_some("UNBLOCKED client unblocked via CLIENT UNBLOCK");
-    let served = blocked.end(waiter, error, cx.stats);
+    let served = blocked.end(waiter, error, cx.server, cx.stats);
     cx.server.answer(served);
     true
 }

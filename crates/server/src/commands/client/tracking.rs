@@ -126,10 +126,9 @@ fn check_overlaps(own: Option<&ClientTracking>, prefixes: &[&[u8]]) -> Result<()
         (None, Some((first, second))) => (prefixes[first], "another provided", prefixes[second]),
         (None, None) => return Ok(()),
     };
-    let [prefix, other] = [prefix, other].map(String::from_utf8_lossy);
-    Err(Error::new(format!(
-        "ERR Prefix '{prefix}' overlaps with {which} prefix '{other}'. Prefixes for a single client must not overlap."
-    )))
+    let which = format!("' overlaps with {which} prefix '");
+    let end = b"'. Prefixes for a single client must not overlap.";
+    Err(Error::quoting(&[b"ERR Prefix '", prefix, which.as_bytes(), other, end]))
 }
 
 /// The first prefix of a client that overlaps with this one.
@@ -238,8 +237,8 @@ mod tests {
             let own = ClientTracking { prefixes: own.iter().map(|prefix| prefix.as_bytes().into()).collect() };
             let prefixes: Vec<_> = prefixes.iter().map(|prefix| prefix.as_bytes()).collect();
             let error = check_overlaps(Some(&own), &prefixes).err()?;
-            let words = error.0.split('\'').map(str::to_owned).collect::<Vec<_>>();
-            Some((words[1].clone(), words[3].clone(), error.0.contains("existing")))
+            let words = error.to_string().split('\'').map(str::to_owned).collect::<Vec<_>>();
+            Some((words[1].clone(), words[3].clone(), error.to_string().contains("existing")))
         };
         let told = |prefix: &str, other: &str, existing| Some((prefix.to_owned(), other.to_owned(), existing));
         assert_eq!(text(&[], &["a", "b"]), None);

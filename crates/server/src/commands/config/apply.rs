@@ -87,6 +87,8 @@ pub fn apply(server: &'static Server, id: Id, values: &Values) -> Result<(), Ref
         server.watchdog.configure(server, values)?;
     } else if id == process::PROC_TITLE_TEMPLATE.id() {
         title::apply(values);
+    } else if id == memory::JEMALLOC_BG_THREAD.id() {
+        crate::memory::configure_purging(values);
     }
     Ok(())
 }

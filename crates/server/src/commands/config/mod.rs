@@ -157,7 +157,7 @@ fn set(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
             Ok(())
         }
         Err(ConfigError::Loading) => Err(Error::new(format!("LOADING {}", ConfigError::Loading))),
-        Err(error) => Err(Error::new(format!("ERR {error}"))),
+        Err(error) => Err(Error::quoting(&[b"ERR ", &error.text()])),
     }
 }
 

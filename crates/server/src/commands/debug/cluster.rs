@@ -31,8 +31,7 @@ pub fn kill_links(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         _ => None,
     };
     let Some(directions) = directions else {
-        let word = String::from_utf8_lossy(&args[3]);
-        return Err(Error::new(format!("ERR Unknown direction {word}")));
+        return Err(Error::quoting(&[b"ERR Unknown direction ", &args[3]]));
     };
     let killed = node.change(cx.locked, |cluster, facts| cluster.kill_links(&args[4], directions, facts));
     killed.map_err(|error| Error::new(format!("ERR {error}")))?;

@@ -8,7 +8,7 @@
 use kvick_commands::context::Error;
 use kvick_engine::session::Session;
 use kvick_resp::Args;
-use kvick_resp::format::format_double;
+use kvick_resp::format::format_double_shortest;
 use kvick_store::collections::list::Side;
 use kvick_store::collections::stream::Id;
 use kvick_store::{Collection, Entry, Hash, IntBuf, Kind, List, Set, SortedSet, Str, Stream};
@@ -71,7 +71,7 @@ impl Digest {
             let mut one = Digest::default();
             one.mix_str(member);
             text.clear();
-            format_double(score, &mut text);
+            format_double_shortest(score, &mut text);
             one.mix(&text);
             self.add(&one.0);
         }

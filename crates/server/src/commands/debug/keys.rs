@@ -59,6 +59,6 @@ pub fn populate(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
 }
 
 fn size(text: &[u8]) -> Result<usize, Error> {
-    let number = parse_i64(text).ok_or(Error::NOT_INTEGER)?;
-    usize::try_from(number).map_err(|_| Error::text("ERR value is out of range, must be positive"))
+    let number = parse_i64(text).and_then(|number| usize::try_from(number).ok());
+    number.ok_or(Error::text("ERR value is out of range, must be positive"))
 }

@@ -11,7 +11,6 @@ mod reload;
 mod replication;
 mod values;
 
-use super::commandlog::wrong_number;
 use super::config::rewrite_file;
 use super::help;
 use crate::server::HasServer;
@@ -135,7 +134,7 @@ fn debug(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
             Err(Rejection::Loading.error(cx.server))
         }
         Some(subcommand) => (subcommand.run)(cx, args),
-        None => Err(wrong_number("DEBUG", args.get(1).unwrap_or_default())),
+        None => Err(Error::bad_subcommand("DEBUG", args.get(1).unwrap_or_default())),
     }
 }
 
@@ -205,7 +204,7 @@ fn protect_client(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
 fn reply_buffer(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let known = ["peak-reset-time", "resizing"].iter().any(|known| known.as_bytes().eq_ignore_ascii_case(&args[2]));
     if !known {
-        return Err(wrong_number("DEBUG", &args[2]));
+        return Err(Error::bad_subcommand("DEBUG", &args[2]));
     }
     cx.reply.ok();
     Ok(())

@@ -7,7 +7,8 @@ use crate::process::version;
 use kvick_config::tables::memory as settings;
 use kvick_runtime::memory::Excess;
 use kvick_script::Kind;
-use kvick_scripting::{Interpreters, Scripting};
+use kvick_scripting::Scripting;
+use kvick_scripting::interpreters::Interpreters;
 
 /// The version of the reference's scripting engine interface, which INFO shows.
 const ENGINE_ABI_VERSION: u32 = 4;

@@ -62,7 +62,7 @@ struct Context {
     now_ms: i64,
 }
 
-const SECTIONS: [Section; 16] = [
+const SECTIONS: [Section; 17] = [
     Section { names: &["server"], shown: Shown::ByDefault, write: server::write },
     Section { names: &["tls"], shown: Shown::WithAll, write: server::write_tls },
     Section { names: &["clients"], shown: Shown::ByDefault, write: clients::write },
@@ -76,6 +76,7 @@ const SECTIONS: [Section; 16] = [
     Section { names: &["errorstats"], shown: Shown::ByDefault, write: commands::write_errors },
     Section { names: &["latencystats"], shown: Shown::WithAll, write: commands::write_latencies },
     Section { names: &["cluster"], shown: Shown::ByDefault, write: replication::write_cluster },
+    Section { names: &["cluster_info"], shown: Shown::WithAll, write: replication::write_cluster_info },
     Section { names: &["scriptingengines"], shown: Shown::WithAll, write: memory::write_engines },
     Section { names: &["keyspace"], shown: Shown::ByDefault, write: keyspace::write },
     Section { names: &["debug"], shown: Shown::WhenNamed, write: stats::write_debug },

@@ -39,6 +39,11 @@ impl Page {
         self.text += "\r\n";
     }
 
+    /// Adds lines.
+    pub fn append(&mut self, lines: &str) {
+        self.text += lines;
+    }
+
     /// The text so far.
     pub fn text(&self) -> &str {
         &self.text

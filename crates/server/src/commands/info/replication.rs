@@ -92,3 +92,11 @@ pub fn write_cluster(context: &Context, page: &mut Page) {
     page.section("Cluster");
     page.field("cluster_enabled", u8::from(context.server.routing.is_some()));
 }
+
+/// The section `cluster_info`: the text of CLUSTER INFO.
+pub fn write_cluster_info(context: &Context, page: &mut Page) {
+    page.section("Cluster Info");
+    if let Some(cluster) = context.server.cluster() {
+        page.append(&cluster.read(|cluster, _| cluster.info_text()));
+    }
+}

@@ -35,11 +35,7 @@ pub const SHARDCHANNELS: Command<SessionHandler> = Command::new(
 
 fn channels(cx: &mut Session<'_>, kind: Kind, args: Args<'_>) -> Result<(), Error> {
     if args.len() > 3 {
-        let word = String::from_utf8_lossy(&args[1]).into_owned();
-        return Err(Error::new(format!(
-            "ERR unknown subcommand or wrong number of arguments for '{}'. Try PUBSUB HELP.",
-            word.chars().take(128).collect::<String>()
-        )));
+        return Err(Error::bad_subcommand("PUBSUB", &args[1]));
     }
     let names = cx.server.pubsub.directory().names(kind, args.get(2));
     cx.reply.array(names.len());

@@ -22,6 +22,7 @@ pub const REPLCONF: Command<SessionHandler> = Command::new(
         .flags(&[Flags::FROM_REPLICA, Flags::REPLICAS_ONLY])
         .flags(&[Flags::ADMIN, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE, Flags::ALLOW_BUSY])
         .acl(&[Categories::ADMIN, Categories::DANGEROUS, Categories::SLOW])
+        .internal()
         .doc(Group::Server, "3.0.0", "O(1)", "Internal command that configures the replication stream."),
     replconf,
 );
@@ -74,7 +75,7 @@ fn replconf(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
                 let cluster =
                     cx.server().cluster().ok_or(Error::text("ERR This instance has cluster support disabled"))?;
                 if cluster.read(|cluster, _| cluster.node_flags(value)).is_none() {
-                    return Err(Error::new(format!("ERR Unknown node {}", String::from_utf8_lossy(value))));
+                    return Err(Error::quoting(&[b"ERR Unknown node ", value]));
                 }
                 *replica.node_id.lock() = Some(value.into());
             }
@@ -93,8 +94,7 @@ fn replconf(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
             // A request of the primary, which the replication thread answers.
             b"getack" => is_answered = false,
             _ => {
-                let option = String::from_utf8_lossy(option);
-                return Err(Error::new(format!("ERR Unrecognized REPLCONF option: {option}")));
+                return Err(Error::quoting(&[b"ERR Unrecognized REPLCONF option: ", option]));
             }
         }
         at += 2;
@@ -116,7 +116,7 @@ fn parse_bool(value: &[u8]) -> Result<bool, Error> {
     match parse_i64(value).ok_or(Error::NOT_INTEGER)? {
         0 => Ok(false),
         1 => Ok(true),
-        _ => Err(Error::text("ERR value is out of range, must be between 0 and 1")),
+        _ => Err(Error::text("ERR value is out of range, value must between 0 and 1")),
     }
 }
 
@@ -125,8 +125,7 @@ fn parts(names: &[u8]) -> Result<Parts, Error> {
     let names = split_args(names).map_err(|_| Error::text("ERR Missing rdb-filter-only values"))?;
     let unknown = names.iter().find(|name| !name.eq_ignore_ascii_case(b"functions"));
     if let Some(name) = unknown {
-        let name = String::from_utf8_lossy(name);
-        return Err(Error::new(format!("ERR Unsupported rdb-filter-only option: {name}")));
+        return Err(Error::quoting(&[b"ERR Unsupported rdb-filter-only option: ", name]));
     }
     Ok(Parts { keys: false, functions: !names.is_empty() })
 }

@@ -1,6 +1,5 @@
 //! FUNCTION: function libraries.
 
-use super::script::wrong_subcommand;
 use crate::commands::help;
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};
@@ -171,7 +170,7 @@ fn load(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let mut replace = false;
     for word in args.iter().take(options).skip(2) {
         if !word.eq_ignore_ascii_case(b"replace") {
-            return Err(Error::new(format!("ERR Unknown option given: {}", String::from_utf8_lossy(word))));
+            return Err(Error::quoting(&[b"ERR Unknown option given: ", word]));
         }
         replace = true;
     }
@@ -190,7 +189,7 @@ fn delete(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
 
 fn flush(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     if args.len() > 3 {
-        return Err(wrong_subcommand("FUNCTION", &args[1]));
+        return Err(Error::bad_subcommand("FUNCTION", &args[1]));
     }
     let lazy = match args.get(2).map(<[u8]>::to_ascii_lowercase).as_deref() {
         None => cx.settings.lazy_user_flush,
@@ -218,7 +217,7 @@ fn dump(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
 
 fn restore(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     if args.len() > 4 {
-        return Err(wrong_subcommand("FUNCTION", &args[1]));
+        return Err(Error::bad_subcommand("FUNCTION", &args[1]));
     }
     let join = match args.get(3).map(<[u8]>::to_ascii_lowercase).as_deref() {
         None | Some(b"append") => RestorePolicy::Append,
@@ -256,7 +255,7 @@ impl<'a> Listing<'a> {
                 let pattern = words.next().ok_or(Error::text("ERR library name argument was not given"))?;
                 listing.pattern = Some(pattern);
             } else {
-                return Err(Error::new(format!("ERR Unknown argument {}", String::from_utf8_lossy(word))));
+                return Err(Error::quoting(&[b"ERR Unknown argument ", word]));
             }
         }
         Ok(listing)

@@ -132,13 +132,13 @@ fn help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
 
 fn debug(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     if args.len() > 4 {
-        return Err(wrong_subcommand("SCRIPT", &args[1]));
+        return Err(Error::bad_subcommand("SCRIPT", &args[1]));
     }
     if let Some(name) = args.get(3)
         && !name.eq_ignore_ascii_case(b"lua")
     {
-        let name = String::from_utf8_lossy(name);
-        return Err(Error::new(format!("ERR No scripting engine found with name '{name}' to enable debug")));
+        let text = b"ERR No scripting engine found with name '";
+        return Err(Error::quoting(&[text, name, b"' to enable debug"]));
     }
     cx.client.debugging = match &*args[2].to_ascii_lowercase() {
         b"no" => None,
@@ -187,13 +187,7 @@ fn load(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
 
 fn show(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let sum = Sum::read(&args[2]).ok_or(UNKNOWN)?;
-    let script = cx.server.scripting.scripts.lock().get(&sum).ok_or(UNKNOWN)?;
-    cx.reply.bulk(&script.text);
+    let scripts = cx.server.scripting.scripts.lock();
+    cx.reply.bulk(scripts.text(&sum).ok_or(UNKNOWN)?);
     Ok(())
-}
-
-/// The error for a subcommand with too many arguments.
-pub(super) fn wrong_subcommand(container: &str, word: &[u8]) -> Error {
-    let word = String::from_utf8_lossy(word);
-    Error::new(format!("ERR unknown subcommand or wrong number of arguments for '{word}'. Try {container} HELP."))
 }
