@@ -17,9 +17,6 @@ pub struct Context<'a> {
     pub db: Db<'a>,
     /// The reply.
     pub reply: Reply<'a>,
-    /// The argument at [`Spec::takes`](crate::spec::Spec::takes), if it was large enough to be read into a buffer of
-    /// its own. Use it instead of the argument, which is empty in that case.
-    pub owned_arg: Option<Vec<u8>>,
     /// The settings that commands use.
     pub settings: &'a Settings,
     /// The receiver of the reply.
@@ -138,7 +135,6 @@ impl<'a> Context<'a> {
         Context {
             db,
             reply,
-            owned_arg: None,
             settings,
             receiver,
             may_block,

@@ -67,9 +67,6 @@ pub struct Spec {
     pub channels: Option<Channels>,
     /// The locks that it needs.
     pub lock: LockRule,
-    /// The argument whose buffer the handler takes over if it is large, see
-    /// [`Context::taken`](crate::context::Context).
-    pub takes: Option<usize>,
     /// Group in the documentation.
     pub group: Group,
     /// The first version of Valkey or Redis that has the command.
@@ -151,7 +148,6 @@ impl Spec {
             databases: None,
             channels: None,
             lock: LockRule::Keys,
-            takes: None,
             group: Group::Generic,
             since: "1.0.0",
             complexity: "",
@@ -212,12 +208,6 @@ impl Spec {
     /// Sets the locks that it needs.
     pub const fn lock(mut self, lock: LockRule) -> Self {
         self.lock = lock;
-        self
-    }
-
-    /// Sets the argument that the handler takes over if it is large.
-    pub const fn takes(mut self, index: usize) -> Self {
-        self.takes = Some(index);
         self
     }
 

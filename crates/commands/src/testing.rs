@@ -114,7 +114,6 @@ impl Bench {
             reads_every_key: true,
             db: Db::new(&mut locked, self.database, env),
             reply: Reply::new(&mut out, self.version),
-            owned_arg: None,
             settings: &self.settings,
             receiver: Receiver::Client,
             may_block: self.may_block,

@@ -88,31 +88,11 @@ pub fn bytes_of_words<'a>(words: impl ExactSizeIterator<Item = &'a [u8]>) -> usi
     decimal_digits(words.len()) + b"*\r\n".len() + words.map(|word| framed(word.len())).sum::<usize>()
 }
 
-/// The part of a large argument that the log needs, for an argument that its command took over.
-#[derive(Clone, Copy)]
-pub struct OwnedArgument {
-    index: usize,
-    len: usize,
-    head: [u8; ARG_BYTES_MAX],
-}
-
-impl OwnedArgument {
-    /// Keeps the start of `bytes`, which is argument `index`.
-    pub fn new(index: usize, bytes: &[u8]) -> Self {
-        let mut head = [0; ARG_BYTES_MAX];
-        let kept = bytes.len().min(ARG_BYTES_MAX);
-        head[..kept].copy_from_slice(&bytes[..kept]);
-        OwnedArgument { index, len: bytes.len(), head }
-    }
-}
-
 /// An executed command, as input of the logs.
 #[derive(Clone, Copy)]
 pub struct Executed<'a> {
     /// Its arguments.
     pub args: Args<'a>,
-    /// The argument that the command took over.
-    pub owned_arg: Option<&'a OwnedArgument>,
     /// The client that sent it.
     pub client: &'a ClientInfo,
     /// Secret arguments, as bits.
@@ -123,38 +103,23 @@ impl<'a> Executed<'a> {
     /// A cheap upper bound of the length of the request.
     #[inline]
     pub fn bytes_max(&self) -> usize {
-        self.owned_arg.map_or(0, |owned_arg| owned_arg.len) + Self::bytes_max_of(self.args)
+        Self::bytes_max_of(self.args)
     }
 
-    /// The same for a request of which no argument was taken over.
+    /// The same for the arguments of a request.
     #[inline]
     pub fn bytes_max_of(args: Args<'_>) -> usize {
         args.bytes_max() + (args.len() + 1) * FRAMING_MAX
     }
 
-    /// The length in the protocol of a request of which no argument was taken over.
+    /// The length in the protocol of a request with these arguments.
     pub fn bytes_of(args: Args<'_>) -> usize {
         bytes_of_words(args.iter())
     }
 
     /// The length of the request in the protocol.
     fn bytes(&self) -> usize {
-        let framed = |len: usize| decimal_digits(len) + b"$\r\n\r\n".len() + len;
-        let args: usize = (0..self.args.len()).map(|index| framed(self.arg(index).0)).sum();
-        args + decimal_digits(self.args.len()) + b"*\r\n".len()
-    }
-
-    /// Length and start of an argument.
-    fn arg(&self, index: usize) -> (usize, &[u8]) {
-        match self.owned_arg {
-            Some(owned_arg) if owned_arg.index == index => {
-                (owned_arg.len, &owned_arg.head[..owned_arg.len.min(ARG_BYTES_MAX)])
-            }
-            _ => {
-                let bytes = self.args.get(index).unwrap_or_default();
-                (bytes.len(), bytes)
-            }
-        }
+        Self::bytes_of(self.args)
     }
 
     fn truncated(&self) -> Vec<Vec<u8>> {
@@ -171,7 +136,8 @@ impl<'a> Executed<'a> {
         if self.redacted >> index & 1 == 1 {
             return REDACTED.to_vec();
         }
-        let (len, bytes) = self.arg(index);
+        let bytes = self.args.get(index).unwrap_or_default();
+        let len = bytes.len();
         let mut short = bytes[..bytes.len().min(ARG_BYTES_MAX)].to_vec();
         if len > ARG_BYTES_MAX {
             short.extend_from_slice(format!("... ({} more bytes)", len - ARG_BYTES_MAX).as_bytes());
@@ -291,15 +257,9 @@ mod tests {
         Arc::new(ClientInfo::new(1, 0, -1, "127.0.0.1:1".into(), "127.0.0.1:2".into(), true, 0))
     }
 
-    fn record(
-        log: &CommandLog,
-        client: &ClientInfo,
-        args: &[&[u8]],
-        owned_arg: Option<&OwnedArgument>,
-        redacted: u32,
-    ) -> Entry {
+    fn record(log: &CommandLog, client: &ClientInfo, args: &[&[u8]], redacted: u32) -> Entry {
         let owned = OwnedArgs::new(args);
-        let executed = Executed { args: owned.args(), owned_arg, client, redacted };
+        let executed = Executed { args: owned.args(), client, redacted };
         log.record_request(executed, &ALL);
         assert!(executed.bytes() <= executed.bytes_max());
         log.latest(Kind::LargeRequest, 1).remove(0)
@@ -307,39 +267,31 @@ mod tests {
 
     #[test]
     fn request_size_is_its_length_in_the_protocol() {
-        let entry = record(&CommandLog::default(), &client(), &[b"set", b"key", b"0123456789"], None, 0);
+        let entry = record(&CommandLog::default(), &client(), &[b"set", b"key", b"0123456789"], 0);
         assert_eq!(entry.value as usize, b"*3\r\n$3\r\nset\r\n$3\r\nkey\r\n$10\r\n0123456789\r\n".len());
     }
 
     #[test]
     fn long_arguments_and_argument_lists_are_truncated() {
         let (log, client, long) = (CommandLog::default(), client(), [b'A'; 130]);
-        assert!(record(&log, &client, &[b"set", &long], None, 0).args[1].ends_with(b"AAA... (2 more bytes)"));
+        assert!(record(&log, &client, &[b"set", &long], 0).args[1].ends_with(b"AAA... (2 more bytes)"));
         let many = [&b"a"[..]; 33];
-        let args = record(&log, &client, &many, None, 0).args;
+        let args = record(&log, &client, &many, 0).args;
         assert_eq!((args.len(), &args[31][..]), (32, &b"... (2 more arguments)"[..]));
-        assert_eq!(record(&log, &client, &many[..32], None, 0).args.len(), 32);
-    }
-
-    #[test]
-    fn argument_owned_by_the_command_is_logged() {
-        let owned_arg = OwnedArgument::new(2, &[b'x'; 1000]);
-        let entry = record(&CommandLog::default(), &client(), &[b"set", b"k", b""], Some(&owned_arg), 0);
-        assert!(entry.args[2].starts_with(b"xxxx") && entry.args[2].ends_with(b"... (872 more bytes)"));
-        assert_eq!(entry.value, 4 + 9 + 7 + 1009);
+        assert_eq!(record(&log, &client, &many[..32], 0).args.len(), 32);
     }
 
     #[test]
     fn secret_arguments_are_redacted() {
         let client = client();
-        let entry = record(&CommandLog::default(), &client, &[b"auth", b"secret"], None, 1 << 1);
+        let entry = record(&CommandLog::default(), &client, &[b"auth", b"secret"], 1 << 1);
         assert_eq!(entry.args, [&b"auth"[..], REDACTED]);
     }
 
     #[test]
     fn oldest_entries_are_dropped_and_ids_keep_ascending() {
         let (log, client, owned) = (CommandLog::default(), client(), OwnedArgs::new([b"ping"]));
-        let executed = Executed { args: owned.args(), owned_arg: None, client: &client, redacted: 0 };
+        let executed = Executed { args: owned.args(), client: &client, redacted: 0 };
         (0..3).for_each(|us| log.record_slow(us, executed, &ALL));
         log.record_reply(1, executed, &ALL);
         let ids = |log: &CommandLog| log.latest(Kind::Slow, 9).iter().map(|entry| entry.id).collect::<Vec<_>>();

@@ -19,7 +19,7 @@ use kvick_core::admission::Reasons;
 use kvick_core::clients::{ClientFlags, ClientInfo};
 use kvick_core::executor::Executor;
 use kvick_replication::apply::{Apply, Endpoints, Superseded};
-use kvick_resp::Args;
+use kvick_resp::{Args, ReplyBuffer};
 use kvick_runtime::clock;
 use kvick_runtime::logging;
 use kvick_store::global_lock::Participant;
@@ -41,7 +41,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(1);
 pub struct Applier {
     engine: Engine,
     client: Client,
-    reply: Vec<u8>,
+    reply: ReplyBuffer,
     /// When the last log message about unpersisted data was written.
     disk_warned_at: Option<Instant>,
     /// The replication generation in which the primary is followed.
@@ -57,7 +57,7 @@ impl Applier {
         Applier {
             engine,
             client: primary(0, worker, &Endpoints::default()),
-            reply: Vec::new(),
+            reply: ReplyBuffer::default(),
             disk_warned_at: None,
             generation: 0,
         }
@@ -98,11 +98,11 @@ impl Applier {
             return Err(Superseded);
         }
         self.engine.server.replication.upstream.database.store(self.client.db, Ordering::Relaxed);
-        if self.reply.first() == Some(&b'-') {
+        if self.reply.bytes.first() == Some(&b'-') {
             self.log_error_reply();
         }
         self.reply.clear();
-        self.reply.shrink_to(REPLY_KEPT);
+        self.reply.bytes.shrink_to(REPLY_KEPT);
         if self.client.transaction.is_none() {
             // Requests that no handler committed: they do nothing or are unknown to this server.
             self.engine.commit_verbatim();
@@ -130,7 +130,7 @@ impl Applier {
             self.check_persistence(resolved);
         }
         let Applier { engine, client, reply, .. } = self;
-        match engine.execute(client, args, resolved, &mut None, reply) {
+        match engine.execute(client, args, resolved, reply) {
             // Only old servers replicate scripts.
             Outcome::ScriptCall(script_call) => engine.execute_script_call(client, script_call, args, &mut (), reply),
             outcome => outcome,
@@ -166,11 +166,11 @@ impl Applier {
     fn log_error_reply(&self) {
         let server = self.engine.server;
         let command = server.catalogue.get(self.client.last_command).map_or("<unknown>", |command| &*command.full_name);
-        let end = self.reply.iter().position(|byte| *byte == b'\r').unwrap_or(self.reply.len());
+        let end = self.reply.bytes.iter().position(|byte| *byte == b'\r').unwrap_or(self.reply.bytes.len());
         logging::warning(format_args!(
             "== CRITICAL == This replica is sending an error to its primary: '{}' after processing the command \
              '{command}'",
-            String::from_utf8_lossy(&self.reply[..end.min(ERROR_SHOWN_MAX)])
+            String::from_utf8_lossy(&self.reply.bytes[..end.min(ERROR_SHOWN_MAX)])
         ));
         server.replication.counts.unexpected_errors.fetch_add(1, Ordering::Relaxed);
         let panics = server.config.read(PROPAGATION_ERROR_BEHAVIOR) != PropagationError::Ignore;

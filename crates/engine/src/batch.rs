@@ -5,7 +5,7 @@
 //! the entry when all requests are parsed.
 
 use kvick_commands::table::CommandInfo;
-use kvick_resp::{Args, ProtocolError, Span};
+use kvick_resp::{Args, ProtocolError, SharedBytes, Span};
 use kvick_store::Keyspace;
 use kvick_store::global_lock::Exclusive;
 use std::ops::Range;
@@ -65,14 +65,6 @@ pub struct DeclaredKey {
     pub hash: u64,
 }
 
-/// A large argument moved out of its batch.
-pub struct LargeArgument {
-    /// Index among the batch's large arguments.
-    pub index: usize,
-    /// Its bytes.
-    pub buffer: Vec<u8>,
-}
-
 /// Input moved out of its connection while its requests are executed.
 pub struct DetachedInput {
     /// The connection.
@@ -91,7 +83,7 @@ pub struct Batch {
     /// Spans of all requests.
     pub spans: Vec<Span>,
     /// Large arguments of all requests.
-    pub big: Vec<Vec<u8>>,
+    pub big: Vec<SharedBytes>,
     /// Hashes of the keys that are prefetched together.
     hashes: Vec<u64>,
     /// Keys that scripts declare, which are prefetched with those.
@@ -137,14 +129,6 @@ impl Batch {
         }
         keys += self.declared.len();
         keys
-    }
-
-    /// Moves out the buffer of the large argument that the request's command keeps. Until it is put back, the argument
-    /// reads as empty.
-    pub fn take_large(&mut self, request: &Request, shared: &[u8]) -> Option<LargeArgument> {
-        let ResolvedCommand::For(command, _) = request.resolved else { return None };
-        let index = self.args(request, shared).big_index(command.spec.takes?)?;
-        self.big.get_mut(index).map(|buffer| LargeArgument { index, buffer: std::mem::take(buffer) })
     }
 
     /// Removes the requests; the caller has put the detached inputs back.

@@ -78,7 +78,7 @@ impl Blocked {
     /// Its command, as logs show it.
     fn executed(&self) -> Executed<'_> {
         let args = self.received.as_ref().unwrap_or(&self.request).args();
-        Executed { args, owned_arg: None, client: &self.client, redacted: 0 }
+        Executed { args, client: &self.client, redacted: 0 }
     }
 
     /// Whether it has a timeout.
@@ -242,10 +242,10 @@ impl Engine {
             self.answer_waiter(Served { client, ticket, reply, is_last: false });
             return true;
         }
-        let recipient = Recipient { info: &blocked.client, db: blocked.db, version: blocked.version };
-        let call = DataCall { handler, args, hashed: &[], owned_arg: None };
+        let recipient = Recipient { info: &blocked.client, db: blocked.db };
+        let call = DataCall { handler, args, hashed: &[] };
         let author = self.effects.set_noloop_writer(blocked.client.noloop_id());
-        let result = self.run_handler(recipient, call, &mut locked, &mut reply);
+        let result = self.run_handler(recipient, call, &mut locked, Reply::new(&mut reply, blocked.version));
         self.effects.set_noloop_writer(author);
         let invocation = Invocation { command: blocked.command, args };
         self.track_reads(&blocked.client, blocked.db, invocation, &mut locked);

@@ -15,7 +15,7 @@ use crate::handlers::Handler;
 use crate::session::Client;
 use kvick_commands::context::Error;
 use kvick_core::executor::Executor;
-use kvick_resp::Args;
+use kvick_resp::{Args, ReplyBuffer};
 use kvick_script::Failure;
 use kvick_scripting::conduct::Conduct;
 use kvick_scripting::gate::Entered;
@@ -134,7 +134,7 @@ impl Engine {
         script_call: ScriptCall,
         args: Args<'_>,
         context: ScriptContext<'_>,
-        out: &mut Vec<u8>,
+        out: &mut ReplyBuffer,
     ) -> Result<Result<(), Failure>, Error> {
         let (Some(code), Executor::Worker(worker)) = (context.confined, self.executor) else { return Ok(Ok(())) };
         let Some(mut interpreters) = self.server.scripting.worker_interpreters(worker) else {

@@ -18,7 +18,7 @@ use kvick_commands::context::Error;
 use kvick_config::shapes::KeyspaceEvents;
 use kvick_core::admission::Reasons;
 use kvick_core::runtime_config::RuntimeConfig;
-use kvick_resp::{Args, Reply};
+use kvick_resp::{Args, ReplyBuffer};
 use kvick_runtime::logging;
 use kvick_script::{Console, Debugger, Failure, Received};
 use kvick_scripting::Scripting;
@@ -50,7 +50,7 @@ impl Engine {
         script_call: ScriptCall,
         args: Args<'_>,
         context: ScriptContext<'_>,
-        out: &mut Vec<u8>,
+        out: &mut ReplyBuffer,
     ) -> Result<(), Error> {
         if self.in_transaction {
             return Err(Error::text("ERR EVAL cannot be debugged inside a transaction"));
@@ -116,11 +116,11 @@ impl Engine {
         self.effects.begin_group();
         self.effects.set_propagation_targets(PropagationTargets::None);
         self.server.admission.set(Reasons::MONITORED, false);
-        let mut reply = Vec::new();
+        let mut reply = ReplyBuffer::contiguous(Vec::new());
         if let Err(error) = self.debug_here(client, script_call, args, context.reborrow(), &mut reply) {
-            Reply::new(&mut reply, client.version).error(error.bytes());
+            reply.reply(client.version).error(error.bytes());
         }
-        DebugConsole(context.yielder).send(&reply);
+        DebugConsole(context.yielder).send(&reply.bytes);
         if let Some(connection) = context.yielder.connection() {
             connection.close_notify();
         }
@@ -134,7 +134,7 @@ impl Engine {
         script_call: ScriptCall,
         args: Args<'_>,
         mut context: ScriptContext<'_>,
-        out: &mut Vec<u8>,
+        out: &mut ReplyBuffer,
     ) -> Result<(), Error> {
         let scripting: &'static Scripting = &self.server.scripting;
         let mut interpreters = scripting.interpreters().ok_or(super::script_call::SCRIPT_IN_SCRIPT)?;

@@ -15,9 +15,9 @@ use kvick_commands::spec::{Flags, LockRule};
 use kvick_commands::table::CommandInfo;
 use kvick_core::admission::Reasons;
 use kvick_core::clients::{ClientFlags, ClientInfo};
-use kvick_core::commandlog::{Executed, OwnedArgument};
+use kvick_core::commandlog::Executed;
 use kvick_durability::persistence;
-use kvick_resp::{Args, Reply};
+use kvick_resp::{Args, Reply, ReplyBuffer};
 use kvick_runtime::clock::{self, Ticks};
 use kvick_store::{Db, Env, Key, Locked, WhenExpired};
 
@@ -46,21 +46,21 @@ impl Engine {
         handler: DataHandler,
         hash: u64,
         args: Args<'_>,
-        out: &mut Vec<u8>,
+        out: &mut ReplyBuffer,
     ) -> bool {
         let (keyspace, start, command) = (self.server.keyspace, out.len(), admission.command());
         let Some(mut locked) = self.lock_hash(admission, client.db, hash) else { return false };
         let counted_slot = self.counted_slot(client, command, args);
         let bytes = command.single_key.and_then(|index| args.get(index)).unwrap_or_default();
         let hashed = [Key { bytes, hash }];
-        let call = DataCall { handler, args, hashed: &hashed, owned_arg: None };
+        let call = DataCall { handler, args, hashed: &hashed };
         let result = self.run_data(client, call, &mut locked, out);
         if self.effects.commit(&keyspace.log, args) {
             client.write_offset = keyspace.log.offset();
         }
         drop(locked);
         let reply_bytes = out.len() - start;
-        let ticks = self.record_command(client.executed(args, None), command, reply_bytes, result);
+        let ticks = self.record_command(client.executed(args), command, reply_bytes, result);
         self.count_slot(counted_slot, Invocation { command, args }, ticks, client.sent_bytes(reply_bytes));
         client.commands += 1;
         client.redacted = 0;
@@ -74,11 +74,11 @@ impl Engine {
         client: &mut Client,
         admission: Admitted,
         args: Args<'_>,
-        owned_arg: &mut Option<Vec<u8>>,
         yielder: &mut dyn Yield,
-        out: &mut Vec<u8>,
+        out: &mut ReplyBuffer,
     ) -> Called {
-        let (keyspace, start, command) = (self.server.keyspace, out.len(), admission.command());
+        let (keyspace, start, position, command) =
+            (self.server.keyspace, out.len(), out.position(), admission.command());
         let invocation = Invocation { command, args };
         let handler = self.handler(command);
         let counted_slot = self.counted_slot(client, command, args);
@@ -91,7 +91,7 @@ impl Engine {
                 self.monitor(client, invocation);
             }
             let reply_bytes = out.len() - start;
-            let ticks = self.record_command(client.executed(args, None), command, reply_bytes, result);
+            let ticks = self.record_command(client.executed(args), command, reply_bytes, result);
             self.count_slot(counted_slot, invocation, ticks, client.sent_bytes(reply_bytes));
             client.commands += 1;
             return Called::Done;
@@ -99,7 +99,6 @@ impl Engine {
         self.set_read_scope(client, command, args);
         let global = self.needs_global_lock(command, args);
         let keys = if global { Keys::new() } else { self.keys_of(command, args) };
-        let owned_head = self.remember_owned(command, owned_arg.as_deref());
         let mut confined = self.confined_code(client, handler, args).map(|code| (code, Confined::AtOnce));
         // Again if a script cannot be confined to its locks now, or at all.
         let (result, mut locked, scripts, entered) = loop {
@@ -133,7 +132,7 @@ impl Engine {
             }
             let result = match handler {
                 Some(Handler::Data(handler)) => {
-                    let call = DataCall { handler, args, hashed: &keys, owned_arg: owned_arg.take() };
+                    let call = DataCall { handler, args, hashed: &keys };
                     self.run_data(client, call, &mut locked, out)
                 }
                 Some(Handler::Session(handler)) => self.run_session(client, handler, args, &mut locked, out),
@@ -149,7 +148,7 @@ impl Engine {
                 break (result, locked, scripts, entered);
             }
             (self.given_up, self.error_is_counted, confined) = (false, false, None);
-            out.truncate(start);
+            out.truncate(position);
             drop(locked);
             if self.ended_long_script {
                 self.end_long_script();
@@ -181,9 +180,8 @@ impl Engine {
             client.redacted = 0;
             return Called::Waits(waiter);
         }
-        let executed = client.executed(args, owned_head.as_ref());
         let reply_bytes = out.len() - start;
-        let ticks = self.record_command(executed, command, reply_bytes, result);
+        let ticks = self.record_command(client.executed(args), command, reply_bytes, result);
         self.count_slot(counted_slot, invocation, ticks, client.sent_bytes(reply_bytes));
         client.commands += 1;
         client.redacted = 0;
@@ -191,12 +189,6 @@ impl Engine {
             self.end_reset(client);
         }
         Called::Done
-    }
-
-    /// The part of a large argument that the logs need when the command keeps the argument.
-    #[inline]
-    fn remember_owned(&self, command: &CommandInfo, owned_arg: Option<&[u8]>) -> Option<OwnedArgument> {
-        Some(OwnedArgument::new(command.spec.takes?, owned_arg?))
     }
 
     pub(super) fn needs_global_lock(&self, command: &CommandInfo, args: Args<'_>) -> bool {
@@ -229,23 +221,23 @@ impl Engine {
         client: &Client,
         call: DataCall<'_>,
         locked: &mut Locked,
-        out: &mut Vec<u8>,
+        out: &mut ReplyBuffer,
     ) -> Result<(), Error> {
-        let recipient = Recipient { info: &client.info, db: client.db, version: client.version };
-        let result = self.run_handler(recipient, call, locked, out);
+        let recipient = Recipient { info: &client.info, db: client.db };
+        let result = self.run_handler(recipient, call, locked, out.reply(client.version));
         self.answer(client, result, out)
     }
 
-    /// Runs a handler for a client with a selected database and protocol, immediately or after a wait.
+    /// Runs a handler for a client with a selected database, immediately or after a wait.
     #[inline]
     pub(super) fn run_handler(
         &mut self,
         recipient: Recipient<'_>,
         call: DataCall<'_>,
         locked: &mut Locked,
-        out: &mut Vec<u8>,
+        reply: Reply<'_>,
     ) -> Result<(), Error> {
-        let Recipient { info, db, version } = recipient;
+        let Recipient { info, db } = recipient;
         let (event_mask, is_logged, flags) = (self.event_mask(), self.is_logged(info), info.flags());
         self.effects.begin(is_logged, event_mask, db);
         let (circumstances, when_expired) = (self.circumstances(flags), self.when_expired(info));
@@ -253,8 +245,7 @@ impl Engine {
         let env = Env::command(self.now_ms, &self.access, &self.stats.keyspace, &mut self.effects);
         let env = of_client(env, flags, settings, when_expired);
         let db = Db::new(locked, db, env).with_hashed(call.hashed);
-        let mut context = Context::new(db, Reply::new(out, version), settings, circumstances);
-        context.owned_arg = call.owned_arg;
+        let mut context = Context::new(db, reply, settings, circumstances);
         let result = (call.handler)(&mut context, call.args);
         if result.is_err()
             && let Some(remark) = context.log_message.take()
@@ -293,14 +284,14 @@ impl Engine {
         handler: SessionHandler,
         args: Args<'_>,
         locked: &mut Locked,
-        out: &mut Vec<u8>,
+        out: &mut ReplyBuffer,
     ) -> Result<(), Error> {
         let (event_mask, is_logged) = (self.event_mask(), self.is_logged(&client.info));
         self.effects.begin(is_logged, event_mask, client.db);
         let when_expired = self.when_expired(&client.info);
         let mut session = Session {
             server: self.server,
-            reply: Reply::new(out, client.version),
+            reply: out.reply(client.version),
             client,
             locked,
             effects: &mut self.effects,
@@ -334,9 +325,14 @@ impl Engine {
 
     /// Answers the error, if any.
     #[inline]
-    pub(super) fn answer(&self, client: &Client, result: Result<(), Error>, out: &mut Vec<u8>) -> Result<(), Error> {
+    pub(super) fn answer(
+        &self,
+        client: &Client,
+        result: Result<(), Error>,
+        out: &mut ReplyBuffer,
+    ) -> Result<(), Error> {
         if let Err(error) = &result {
-            Reply::new(out, client.version).error(error.bytes());
+            out.reply(client.version).error(error.bytes());
         }
         result
     }

@@ -26,7 +26,7 @@ use kvick_core::pubsub::events::Publisher;
 use kvick_core::runtime_config::RuntimeConfig;
 use kvick_core::stats::WorkerStats;
 use kvick_core::tracking::broadcast::Changed;
-use kvick_resp::Args;
+use kvick_resp::{Args, ReplyBuffer};
 use kvick_runtime::clock::{self, Ticks};
 use kvick_scripting::running::Run;
 use kvick_scripting::scripts::RecentSum;
@@ -305,18 +305,16 @@ impl Engine {
         &mut self.effects
     }
 
-    /// Executes a request and appends its reply to `out`. `owned_arg` is the large argument whose buffer the command
-    /// keeps.
+    /// Executes a request and appends its reply to `out`.
     #[inline]
     pub fn execute(
         &mut self,
         client: &mut Client,
         args: Args<'_>,
         resolved: ResolvedCommand,
-        owned_arg: &mut Option<Vec<u8>>,
-        out: &mut Vec<u8>,
+        out: &mut ReplyBuffer,
     ) -> Outcome {
-        let start = out.len();
+        let start = out.position();
         let is_brief = args.len() <= BRIEF && matches!(resolved, ResolvedCommand::For(command, _) if command.brief);
         if !is_brief {
             // The command may take long.
@@ -351,7 +349,7 @@ impl Engine {
             }
             let gone = !client.renew_rights(self.server);
             let limited = self.server.admission.has(Reasons::LIMITED) && !self.is_busy();
-            if gone || limited && !self.keep_memory_limits(client, args, owned_arg.as_deref(), out.capacity()) {
+            if gone || limited && !self.keep_memory_limits(client, args, out.bytes.capacity()) {
                 client.fate = Fate::Close;
                 return self.finish(client, start, out);
             }
@@ -389,13 +387,11 @@ impl Engine {
             return Outcome::Paused;
         }
         if !plain && client.is_queueing(command) {
-            self.queue(client, command, args, owned_arg.take(), out);
+            self.queue(client, command, args, out);
             return self.finish(client, start, out);
         }
         let called = match (hash, command.data) {
-            (Some(hash), Some(handler))
-                if owned_arg.is_none() && (plain || (self.is_unobserved(client) && !admission.is_for_open_slot())) =>
-            {
+            (Some(hash), Some(handler)) if plain || (self.is_unobserved(client) && !admission.is_for_open_slot()) => {
                 match self.call_keyed(client, admission, handler, hash, args, out) {
                     true => Called::Done,
                     false => Called::BlockedByScript,
@@ -405,7 +401,7 @@ impl Engine {
                 return Outcome::ScriptCall(AdmittedScriptCall { admission, previous });
             }
             _ => self.as_tracking_client(client, previous, |engine, client| {
-                engine.call(client, admission, args, owned_arg, &mut (), out)
+                engine.call(client, admission, args, &mut (), out)
             }),
         };
         self.conclude(client, Invocation { command, args }, called, start, out)
@@ -418,13 +414,13 @@ impl Engine {
         script_call: AdmittedScriptCall,
         args: Args<'_>,
         yielder: &mut dyn Yield,
-        out: &mut Vec<u8>,
+        out: &mut ReplyBuffer,
     ) -> Outcome {
         let AdmittedScriptCall { mut admission, previous } = script_call;
-        let (start, command) = (out.len(), admission.command());
+        let (start, command) = (out.position(), admission.command());
         loop {
             let called = self.as_tracking_client(client, previous, |engine, client| {
-                engine.call(client, admission, args, &mut None, yielder, out)
+                engine.call(client, admission, args, yielder, out)
             });
             match self.conclude(client, Invocation { command, args }, called, start, out) {
                 Outcome::Again => {}
@@ -455,7 +451,7 @@ impl Engine {
         invocation: Invocation<'_>,
         called: Called,
         start: usize,
-        out: &mut Vec<u8>,
+        out: &mut ReplyBuffer,
     ) -> Outcome {
         match called {
             Called::Done if self.ended_long_script => self.end_long_script(),
@@ -497,7 +493,7 @@ impl Engine {
         client: &mut Client,
         args: Args<'_>,
         resolved: ResolvedCommand,
-        out: &mut Vec<u8>,
+        out: &mut ReplyBuffer,
     ) -> Option<&'static CommandInfo> {
         if let ResolvedCommand::Broken(error) = resolved {
             self.reply_protocol_error(client, error, out);
@@ -523,14 +519,14 @@ impl Engine {
 
     /// Applies CLIENT REPLY to the reply written since `start`.
     #[inline]
-    pub fn finish(&mut self, client: &mut Client, start: usize, out: &mut Vec<u8>) -> Outcome {
+    pub fn finish(&mut self, client: &mut Client, start: usize, out: &mut ReplyBuffer) -> Outcome {
         client.end_asking();
         // Pushes are not replies and are sent even when replies are off.
         let pushed = std::mem::take(&mut client.answered_by_pushes);
-        if client.reply_mode == ReplyMode::Off && client.is_slot_import() && out.get(start) == Some(&b'-') {
-            self.fail_import(client, &out[start..]);
+        if client.reply_mode == ReplyMode::Off && client.is_slot_import() && out.bytes.get(start) == Some(&b'-') {
+            self.fail_import(client, &out.bytes[start..]);
         }
-        let silenced = if pushed { out.len() } else { start };
+        let silenced = if pushed { out.position() } else { start };
         match client.reply_mode {
             ReplyMode::On => {}
             ReplyMode::Off => out.truncate(silenced),

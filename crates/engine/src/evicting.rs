@@ -110,18 +110,12 @@ impl Engine {
     /// Before a command, and without locks: closes connections and evicts keys if memory is above its limit. Returns
     /// false when the command's own connection is closed. `scratch` is the capacity of the reply buffer.
     #[inline(never)]
-    pub(super) fn keep_memory_limits(
-        &mut self,
-        client: &Client,
-        args: Args<'_>,
-        owned_arg: Option<&[u8]>,
-        scratch: usize,
-    ) -> bool {
+    pub(super) fn keep_memory_limits(&mut self, client: &Client, args: Args<'_>, scratch: usize) -> bool {
         self.publish_reply_buffer(scratch);
         self.settle_memory();
         let limits = &self.runtime_config.eviction;
         if limits.clients_bytes > 0 {
-            let bytes = args.iter().chain(owned_arg).map(<[u8]>::len).sum();
+            let bytes = args.bytes_len();
             self.account_arguments(&client.info, bytes);
             clients::enforce(self.server, limits.clients_bytes, self.now_ms);
             client.info.argument_memory.store(0, Ordering::Relaxed);

@@ -19,7 +19,7 @@ use kvick_commands::table::{CommandInfo, FastPath};
 use kvick_core::admission::Reasons;
 use kvick_core::commandlog;
 use kvick_core::routing::Routing;
-use kvick_resp::{Args, Reply};
+use kvick_resp::{Args, ReplyBuffer};
 use kvick_runtime::clock::Ticks;
 use kvick_store::hash::slot_of;
 use kvick_store::{Db, Env, Key};
@@ -76,7 +76,7 @@ impl Engine {
         batch: &Batch,
         shared: &[u8],
         replies_max: usize,
-        out: &mut Vec<u8>,
+        out: &mut ReplyBuffer,
     ) -> usize {
         let Some((word, balance_max)) = self.fast_path_for(client) else { return 0 };
         let (server, runtime_config, stats) = (self.server, &*self.runtime_config, &*self.stats);
@@ -85,14 +85,14 @@ impl Engine {
         let (flags, is_logged, when_expired) =
             (client.info.flags(), self.is_logged(&client.info), self.when_expired(&client.info));
         // The slots of an import are not this node's yet, and its commands have no replies.
-        let (imports, out_start) = (client.is_slot_import(), out.len());
+        let (imports, out_start) = (client.is_slot_import(), out.position());
         let mut locked = server.keyspace.lock_nothing();
         // Clients on the fast path are unrestricted.
         let circumstances = Circumstances { reads_every_key: true, ..self.circumstances(flags) };
         let settings = &runtime_config.commands;
         let env = Env::command(self.now_ms, &self.access, &stats.keyspace, &mut self.effects);
         let env = of_client(env, flags, settings, when_expired);
-        let (db, reply) = (Db::new(&mut locked, client.db, env), Reply::new(out, client.version));
+        let (db, reply) = (Db::new(&mut locked, client.db, env), out.reply(client.version));
         let mut context = Context::new(db, reply, settings, circumstances);
         let is_limited = balance_max != i64::MAX;
         let (mut done, mut last, mut end, mut failed_at) = (0, self.last, End::Nothing, 0);
@@ -100,10 +100,10 @@ impl Engine {
             let ResolvedCommand::For(command, hash) = request.resolved else { break };
             let Some((fast_path, handler)) = command.fast_path else { break };
             let args = batch.args(request, shared);
-            let start = context.reply.position();
+            let (start, len_before) = (context.reply.position(), context.reply.len());
             let changed = (admission.word() != word) | pause.may_concern_all_slots() | inbox.has_deliveries();
             if changed
-                || start > replies_max
+                || len_before > replies_max
                 || client.info.is_doomed()
                 || (is_limited && kvick_runtime::memory::thread_balance() >= balance_max)
             {
@@ -141,11 +141,11 @@ impl Engine {
             if let Err(error) = result {
                 context.reply.error(error.bytes());
                 failed_at = start;
-                let reply_bytes = context.reply.position() - start;
+                let reply_bytes = context.reply.len() - len_before;
                 end = End::Failed(Executed { command, args, ticks, reply_bytes }, error);
                 break;
             }
-            let reply_bytes = context.reply.position() - start;
+            let reply_bytes = context.reply.len() - len_before;
             if ticks >= runtime_config.slow_ticks
                 || reply_bytes >= runtime_config.large_reply_bytes
                 || commandlog::Executed::bytes_max_of(args) >= runtime_config.large_request_bytes
@@ -169,7 +169,7 @@ impl Engine {
         self.leave_fast_path(client, end);
         if imports {
             if has_failed {
-                self.fail_import(client, &out[failed_at..]);
+                self.fail_import(client, &out.bytes[failed_at..]);
             }
             out.truncate(out_start);
         }
@@ -195,6 +195,6 @@ impl Engine {
 
     fn offer_fast_to_logs(&mut self, client: &Client, executed: Executed<'_>) {
         let Executed { command, args, ticks, reply_bytes } = executed;
-        self.offer_to_logs(client.executed(args, None), command, ticks, reply_bytes);
+        self.offer_to_logs(client.executed(args), command, ticks, reply_bytes);
     }
 }

@@ -5,7 +5,7 @@ use super::yielding::Yield;
 use kvick_commands::context::Handler as DataHandler;
 use kvick_commands::table::CommandInfo;
 use kvick_core::clients::ClientInfo;
-use kvick_resp::{Args, Version};
+use kvick_resp::Args;
 use kvick_store::{Key, Locked};
 
 /// A command with its arguments.
@@ -23,8 +23,6 @@ pub(crate) struct DataCall<'a> {
     pub args: Args<'a>,
     /// Keys among the arguments whose hashes are known.
     pub hashed: &'a [Key<'a>],
-    /// The large argument whose buffer the command keeps.
-    pub owned_arg: Option<Vec<u8>>,
 }
 
 /// The client for which a data command runs.
@@ -33,8 +31,6 @@ pub(crate) struct Recipient<'a> {
     pub info: &'a ClientInfo,
     /// The database that the command accesses.
     pub db: usize,
-    /// The protocol of the reply.
-    pub version: Version,
 }
 
 /// What a script runs under: the locks it holds, and the thread that serves other clients meanwhile.

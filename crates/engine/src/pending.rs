@@ -48,7 +48,7 @@ impl Engine {
             }
         }
         if !command.spec.flags.contains(Flags::SKIP_COMMANDLOG) {
-            let executed = Executed { args: request.args(), owned_arg: None, client: &client.info, redacted };
+            let executed = Executed { args: request.args(), client: &client.info, redacted };
             let thresholds = &self.runtime_config.commandlog;
             self.server.commandlog.record_all(clock::ticks_to_us(ticks), reply.len(), executed, thresholds);
         }

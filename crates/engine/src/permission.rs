@@ -15,7 +15,7 @@ use kvick_commands::context::Error;
 use kvick_commands::spec::Flags;
 use kvick_commands::table::CommandInfo;
 use kvick_core::clients::ClientInfo;
-use kvick_resp::{Args, ProtocolError, Reply};
+use kvick_resp::{Args, ProtocolError, ReplyBuffer};
 
 /// Proof that a request was admitted, with the server state on which the decision was based.
 ///
@@ -183,11 +183,11 @@ impl Engine {
 
     /// Answers a protocol error and marks the connection to be closed.
     #[cold]
-    pub(super) fn reply_protocol_error(&mut self, client: &mut Client, error: ProtocolError, out: &mut Vec<u8>) {
+    pub(super) fn reply_protocol_error(&mut self, client: &mut Client, error: ProtocolError, out: &mut ReplyBuffer) {
         if error != ProtocolError::UnexpectedInline {
             let text = [b"ERR ", &error.text()[..]].concat();
             self.stats.count_error(&text);
-            Reply::new(out, client.version).error(text);
+            out.reply(client.version).error(text);
         }
         client.fate = Fate::CloseAfterReply;
     }
@@ -198,7 +198,7 @@ impl Engine {
         client: &mut Client,
         invocation: Invocation<'_>,
         rejection: Rejection,
-        out: &mut Vec<u8>,
+        out: &mut ReplyBuffer,
     ) {
         let is_redirected = matches!(rejection, Rejection::Redirect(..) | Rejection::Routed(_));
         let error = rejection.error(self.server);
@@ -212,7 +212,7 @@ impl Engine {
         invocation: Option<Invocation<'_>>,
         error: &Error,
         is_redirected: bool,
-        out: &mut Vec<u8>,
+        out: &mut ReplyBuffer,
     ) {
         if let Some(Invocation { command, .. }) = invocation {
             self.stats.commands[command.id as usize].rejected.add(1);
@@ -230,9 +230,9 @@ impl Engine {
         self.reply_error(client, aborted.as_ref().unwrap_or(error), out);
     }
 
-    pub(super) fn reply_error(&self, client: &Client, error: &Error, out: &mut Vec<u8>) {
+    pub(super) fn reply_error(&self, client: &Client, error: &Error, out: &mut ReplyBuffer) {
         self.stats.count_error(error.bytes());
-        Reply::new(out, client.version).error(error.bytes());
+        out.reply(client.version).error(error.bytes());
     }
 }
 

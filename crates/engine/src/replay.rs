@@ -12,7 +12,7 @@ use kvick_core::clients::ClientFlags;
 use kvick_core::executor::Executor;
 use kvick_core::stats::WorkerStats;
 use kvick_durability::replay::{Replayed, Replayer};
-use kvick_resp::Args;
+use kvick_resp::{Args, ReplyBuffer};
 use kvick_runtime::logging;
 use kvick_store::global_lock::Participant;
 use kvick_store::{Db, Env, EventClass};
@@ -22,7 +22,7 @@ use std::sync::Arc;
 pub struct Player {
     engine: Engine,
     client: Client,
-    reply: Vec<u8>,
+    reply: ReplyBuffer,
 }
 
 impl Player {
@@ -31,7 +31,11 @@ impl Player {
         let stats = Arc::new(WorkerStats::new(server.catalogue.all().len()));
         let client = Client::detached();
         client.info.set_flags(ClientFlags::FROM_LOG, true);
-        Player { engine: Engine::new(server, Executor::AofLoad, stats, participant), client, reply: Vec::new() }
+        Player {
+            engine: Engine::new(server, Executor::AofLoad, stats, participant),
+            client,
+            reply: ReplyBuffer::default(),
+        }
     }
 }
 
@@ -60,16 +64,16 @@ impl Replayer for Player {
         reply.clear();
         let was_in_transaction = client.transaction.is_some();
         if client.is_queueing(command) {
-            engine.queue(client, command, args, None, reply);
+            engine.queue(client, command, args, reply);
             return Ok(Replayed::Done);
         }
         // Nothing would end a wait.
         engine.in_transaction = true;
         let admission = engine.admit_replayed(command);
-        engine.call(client, admission, args, &mut None, &mut (), reply);
+        engine.call(client, admission, args, &mut (), reply);
         engine.forget_awaited();
-        if reply.starts_with(b"-") {
-            let error = String::from_utf8_lossy(reply);
+        if reply.bytes.starts_with(b"-") {
+            let error = String::from_utf8_lossy(&reply.bytes);
             logging::warning(format_args!(
                 "== CRITICAL == The append-only file holds a command '{}' that failed: {}",
                 command.full_name,

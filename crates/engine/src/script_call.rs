@@ -23,7 +23,7 @@ use kvick_commands::context::Error;
 use kvick_commands::spec::Flags;
 use kvick_commands::table::{Class, CommandInfo, Resolved};
 use kvick_resp::format::parse_i64;
-use kvick_resp::{Args, OwnedArgs, Reply, Span, Version};
+use kvick_resp::{Args, OwnedArgs, Reply, ReplyBuffer, Span, Version};
 use kvick_runtime::clock::Ticks;
 use kvick_runtime::logging;
 use kvick_script::{Console, Debugger, Failure, Host, Kind as VmKind, LogLevel, Propagation, Received, ScriptFlags};
@@ -173,7 +173,7 @@ impl Engine {
         script_call: ScriptCall,
         args: Args<'_>,
         context: ScriptContext<'_>,
-        out: &mut Vec<u8>,
+        out: &mut ReplyBuffer,
     ) -> Result<(), Error> {
         let scripting: &'static Scripting = &self.server.scripting;
         let began = self.last;
@@ -205,7 +205,7 @@ impl Engine {
             Err(error) => self.answer(client, Err(error), out),
             Ok(Ok(())) => Ok(()),
             Ok(Err(failure)) => {
-                Reply::new(out, client.version).error(failure.text());
+                out.reply(client.version).error(failure.text());
                 self.error_is_counted = failure.is_counted();
                 Err(Error::raw(failure.text()))
             }
@@ -292,7 +292,7 @@ impl Engine {
         run: ScriptRun<'_>,
         interpreters: &mut Interpreters,
         context: ScriptContext<'_>,
-        out: &mut Vec<u8>,
+        out: &mut ReplyBuffer,
     ) -> Result<(), Failure> {
         let ScriptRun { script_call, code, reach, debugger, request } = run;
         let ScriptContext { locked, yielder, .. } = context;
@@ -331,7 +331,7 @@ impl Engine {
             is_visible: false,
             is_busy: false,
         };
-        let mut reply = Reply::new(out, version);
+        let mut reply = out.reply(version);
         let (keys, arguments) = (request.keys(), request.arguments());
         let no_memory = |error: Error| Failure::new(error.bytes());
         let result = match code {
@@ -528,7 +528,7 @@ impl Caller<'_> {
         }
     }
 
-    fn run(&mut self, args: Args<'_>, version: Version, out: &mut Vec<u8>) -> Result<(), Error> {
+    fn run(&mut self, args: Args<'_>, version: Version, out: &mut ReplyBuffer) -> Result<(), Error> {
         let server = self.engine.server;
         let command = match server.catalogue.resolve(args) {
             Resolved::Command(command) => command,
@@ -566,7 +566,7 @@ impl Caller<'_> {
         engine.last = Ticks::now();
         let result = match engine.handler(command) {
             Some(Handler::Data(handler)) => {
-                let call = DataCall { handler, args, hashed: &keys, owned_arg: None };
+                let call = DataCall { handler, args, hashed: &keys };
                 engine.run_data(client, call, locked, out)
             }
             Some(Handler::Session(handler)) => engine.run_session(client, handler, args, locked, out),
@@ -580,7 +580,7 @@ impl Caller<'_> {
         engine.track_reads(&client.info, client.db, invocation, locked);
         engine.after_flushall(command, &result, locked);
         engine.monitor_called(client, invocation);
-        engine.record_command(client.executed(args, None), command, out.len() - start, result);
+        engine.record_command(client.executed(args), command, out.len() - start, result);
         client.commands += 1;
         client.redacted = 0;
         Ok(())
@@ -642,7 +642,14 @@ impl Host for Caller<'_> {
     fn call(&mut self, request: &[&[u8]], version: Version, reply: &mut Vec<u8>) {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.load(request);
-        let result = if self.given_up { Err(UNDECLARED) } else { self.run(scratch.args(), version, reply) };
+        let result = if self.given_up {
+            Err(UNDECLARED)
+        } else {
+            let mut out = ReplyBuffer::contiguous(std::mem::take(reply));
+            let result = self.run(scratch.args(), version, &mut out);
+            *reply = out.bytes;
+            result
+        };
         self.scratch = scratch;
         if let Err(error) = result {
             if !self.given_up {

@@ -10,7 +10,7 @@ use kvick_acl::identity::Identity;
 use kvick_commands::context::{Error, Settings};
 use kvick_core::Core;
 use kvick_core::clients::{ClientFlags, ClientInfo};
-use kvick_core::commandlog::{Executed, OwnedArgument};
+use kvick_core::commandlog::Executed;
 use kvick_core::executor::Executor;
 use kvick_core::pubsub::subscriptions::Subscriptions;
 use kvick_core::pubsub::{Kind, PubSub};
@@ -280,8 +280,8 @@ impl Client {
 
     /// A command that it just sent, as logs record it.
     #[inline]
-    pub fn executed<'a>(&'a self, args: Args<'a>, owned_arg: Option<&'a OwnedArgument>) -> Executed<'a> {
-        Executed { args, owned_arg, client: &self.info, redacted: self.redacted }
+    pub fn executed<'a>(&'a self, args: Args<'a>) -> Executed<'a> {
+        Executed { args, client: &self.info, redacted: self.redacted }
     }
 
     /// Whether it represents a primary.

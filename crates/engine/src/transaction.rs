@@ -20,7 +20,7 @@ use kvick_commands::spec::Flags;
 use kvick_commands::table::{Class, CommandInfo};
 use kvick_core::clients::ClientFlags;
 use kvick_resp::format::parse_i64;
-use kvick_resp::{Args, OwnedArgs, Reply};
+use kvick_resp::{Args, OwnedArgs, ReplyBuffer};
 use kvick_script::ScriptFlags;
 use kvick_store::{Address, Key, Locked};
 use std::sync::atomic::Ordering;
@@ -58,27 +58,20 @@ impl Engine {
         Error::raw([b"EXECABORT Transaction discarded because of: ", reason].concat())
     }
 
-    /// Queues a request in the open transaction. `owned_arg` is the large argument whose buffer the command keeps.
+    /// Queues a request in the open transaction.
     pub(super) fn queue(
         &mut self,
         client: &mut Client,
         command: &'static CommandInfo,
         args: Args<'_>,
-        owned_arg: Option<Vec<u8>>,
-        out: &mut Vec<u8>,
+        out: &mut ReplyBuffer,
     ) {
         let flags = self.flags_asked(client, command, args);
         self.count_queued(command, args);
         let Some(transaction) = &mut client.transaction else { return };
         if !transaction.aborted {
             transaction.flags = transaction.flags_with(flags);
-            let owned = match command.spec.takes.zip(owned_arg.as_deref()) {
-                None => OwnedArgs::from(args),
-                Some((index, bytes)) => {
-                    let words = args.iter().enumerate();
-                    OwnedArgs::new(words.map(|(at, word)| if at == index { bytes } else { word }))
-                }
-            };
+            let owned = OwnedArgs::from(args);
             transaction.db = selected_by(command, args, self.server.keyspace.databases()).unwrap_or(transaction.db);
             transaction.bytes += owned.memory();
             transaction.queue.push(QueuedCommand { command, request: owned });
@@ -90,7 +83,7 @@ impl Engine {
                 client.fate = Fate::Close;
             }
         }
-        Reply::new(out, client.version).simple("QUEUED");
+        out.reply(client.version).simple("QUEUED");
         client.publish_transaction();
     }
 
@@ -129,7 +122,7 @@ impl Engine {
         admission: Admitted,
         args: Args<'_>,
         yielder: &mut dyn Yield,
-        out: &mut Vec<u8>,
+        out: &mut ReplyBuffer,
     ) -> Option<Result<(), Error>> {
         self.effects.begin(false, kvick_store::EventClass::empty(), client.db);
         let done = match control {
@@ -159,7 +152,7 @@ impl Engine {
             }
         };
         client.publish_transaction();
-        Some(done.map(|()| Reply::new(out, client.version).ok()))
+        Some(done.map(|()| out.reply(client.version).ok()))
     }
 
     fn watch(&mut self, client: &mut Client, admission: Admitted, args: Args<'_>) -> Option<()> {
@@ -199,7 +192,7 @@ impl Engine {
         admission: Admitted,
         args: Args<'_>,
         yielder: &mut dyn Yield,
-        out: &mut Vec<u8>,
+        out: &mut ReplyBuffer,
     ) -> Option<Result<(), Error>> {
         let invocation = Invocation { command: admission.command(), args };
         let Some(transaction) = client.transaction.as_deref() else {
@@ -244,7 +237,7 @@ impl Engine {
         let result = match elsewhere {
             Some(error) => Err(error),
             None if touched => {
-                Reply::new(out, client.version).null_array();
+                out.reply(client.version).null_array();
                 Ok(())
             }
             None => {
@@ -286,9 +279,9 @@ impl Engine {
         transaction: &Transaction,
         locked: &mut Locked,
         yielder: &mut dyn Yield,
-        out: &mut Vec<u8>,
+        out: &mut ReplyBuffer,
     ) {
-        Reply::new(out, client.version).array(transaction.len());
+        out.reply(client.version).array(transaction.len());
         self.in_transaction = true;
         self.effects.begin_group();
         for QueuedCommand { command, request } in &transaction.queue {
@@ -301,7 +294,7 @@ impl Engine {
             self.set_read_scope(client, command, args);
             let result = match self.handler(command) {
                 Some(Handler::Data(handler)) => {
-                    let call = DataCall { handler, args, hashed: &[], owned_arg: None };
+                    let call = DataCall { handler, args, hashed: &[] };
                     self.run_data(client, call, locked, out)
                 }
                 Some(Handler::Session(handler)) => self.run_session(client, handler, args, locked, out),
@@ -313,7 +306,7 @@ impl Engine {
                 Some(Handler::Control(_)) => {
                     // Clear the effects of the preceding command.
                     self.effects.begin(false, kvick_store::EventClass::empty(), client.db);
-                    Reply::new(out, client.version).ok();
+                    out.reply(client.version).ok();
                     Ok(())
                 }
                 None => {
@@ -327,7 +320,7 @@ impl Engine {
             self.effects.commit(&self.server.keyspace.log, args);
             self.after_flushall(command, &result, locked);
             self.monitor(client, invocation);
-            self.record_command(client.executed(args, None), command, out.len() - start, result);
+            self.record_command(client.executed(args), command, out.len() - start, result);
             client.commands += 1;
             client.redacted = 0;
         }

@@ -5,7 +5,7 @@ use mio::event::Source;
 use mio::net::{TcpStream, UnixStream};
 use mio::{Interest, Registry, Token};
 use rustix::net::{RecvFlags, SendFlags};
-use socket2::SockRef;
+use socket2::{MaybeUninitSlice, SockRef};
 use std::io::{self, IoSlice, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
@@ -24,6 +24,13 @@ pub enum Socket {
 #[inline]
 fn receive(socket: &impl AsFd, into: &mut [u8]) -> io::Result<usize> {
     Ok(rustix::net::recv(socket, into, RecvFlags::empty())?.0)
+}
+
+fn receive_scattered(socket: SockRef<'_>, first: &mut [MaybeUninit<u8>], second: &mut [u8]) -> io::Result<usize> {
+    // SAFETY: initialised bytes, and the socket writes nothing else there.
+    let second = unsafe { &mut *(std::ptr::from_mut(second) as *mut [MaybeUninit<u8>]) };
+    let mut slices = [MaybeUninitSlice::new(first), MaybeUninitSlice::new(second)];
+    Ok(socket.recv_vectored(&mut slices)?.0)
 }
 
 /// Writes to a socket in the same way. A closed peer causes an error, not a signal.
@@ -57,6 +64,30 @@ impl Socket {
             Socket::Tcp(stream) => SockRef::from(&*stream).recv(into),
             Socket::Unix(stream) => SockRef::from(&*stream).recv(into),
             Socket::Tls(stream) => stream.read_uninitialised(into),
+        }
+    }
+
+    /// Number of received bytes that wait in the socket; 0 if unknown.
+    pub fn available(&self) -> usize {
+        let waiting = match self {
+            Socket::Tcp(stream) => rustix::io::ioctl_fionread(stream),
+            Socket::Unix(stream) => rustix::io::ioctl_fionread(stream),
+            Socket::Tls(stream) => rustix::io::ioctl_fionread(stream.socket()),
+        };
+        waiting.map_or(0, |bytes| bytes as usize)
+    }
+
+    /// Reads available bytes into `first`, and only what follows when it is full into `second`. Returns their number.
+    pub fn read_scattered(&mut self, first: &mut [MaybeUninit<u8>], second: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(stream) => receive_scattered(SockRef::from(&*stream), first, second),
+            Socket::Unix(stream) => receive_scattered(SockRef::from(&*stream), first, second),
+            Socket::Tls(stream) => {
+                let n = stream.read_uninitialised(first)?;
+                // The error or end that this hides is returned by the next read.
+                let behind = if n == first.len() && stream.has_more() { stream.read(second).unwrap_or(0) } else { 0 };
+                Ok(n + behind)
+            }
         }
     }
 
@@ -99,6 +130,12 @@ impl Socket {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
             result => result,
         }
+    }
+
+    /// Whether it is encrypted.
+    #[inline]
+    pub fn is_tls(&self) -> bool {
+        matches!(self, Socket::Tls(_))
     }
 
     /// Whether the TLS handshake is running, so that nothing can be read or written yet.

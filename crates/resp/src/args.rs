@@ -4,6 +4,7 @@
 //! separate buffer, an unescaped inline argument), in one of the request's owned buffers. A [`Span`] gives the
 //! location; it fits in two words and does not borrow, so spans of a whole batch of requests share one reused vector.
 
+use crate::shared::{SHARED_MIN, SharedBytes};
 use std::fmt;
 use std::ops::Index;
 
@@ -40,6 +41,14 @@ impl Span {
         (self.start >> OFFSET_BITS).checked_sub(1)
     }
 
+    /// The buffer that contains exactly this argument, if it is large.
+    #[cold]
+    fn shared(self, big: &[SharedBytes]) -> Option<&SharedBytes> {
+        let buffer = big.get(self.buffer()?)?;
+        let is_whole = self.start & OFFSET_MASK == 0 && buffer.len() == self.len;
+        (is_whole && self.len >= SHARED_MIN).then_some(buffer)
+    }
+
     /// This span after its input moved by `input` bytes and its owned buffers by `buffers` indices.
     pub(crate) fn shifted(self, input: usize, buffers: usize) -> Self {
         let by = if self.buffer().is_some() { buffers << OFFSET_BITS } else { input };
@@ -52,16 +61,16 @@ impl Span {
 pub struct Args<'a> {
     input: &'a [u8],
     spans: &'a [Span],
-    big: &'a [Vec<u8>],
+    big: &'a [SharedBytes],
 }
 
 impl<'a> Args<'a> {
     /// The arguments that `spans` locate in `input` and in the owned buffers `big`;
     /// all three as [`Parser::parse`](crate::Parser::parse) received and left them.
     ///
-    /// A span outside the buffers (an argument whose buffer was taken) reads as empty.
+    /// A span outside the buffers reads as empty.
     #[inline]
-    pub fn new(input: &'a [u8], spans: &'a [Span], big: &'a [Vec<u8>]) -> Self {
+    pub fn new(input: &'a [u8], spans: &'a [Span], big: &'a [SharedBytes]) -> Self {
         Args { input, spans, big }
     }
 
@@ -102,18 +111,21 @@ impl<'a> Args<'a> {
         self.input.len() + if self.big.is_empty() { 0 } else { self.bytes_len() }
     }
 
+    /// Whether any argument was received into its own buffer.
+    #[inline]
+    pub fn has_shared(&self) -> bool {
+        !self.big.is_empty() && (0..self.len()).any(|i| self.shared(i).is_some())
+    }
+
     /// The total size of the arguments, in bytes.
     pub fn bytes_len(&self) -> usize {
         self.spans.iter().map(|span| span.len).sum()
     }
 
-    /// The index in `big` of the buffer that contains exactly argument `i`, for a caller that owns `big`
-    /// and wants to keep the argument without copying it: `mem::take(&mut big[index])` is the argument.
-    pub fn big_index(&self, i: usize) -> Option<usize> {
-        let span = self.spans.get(i)?;
-        let place = span.buffer()?;
-        let whole = span.start & OFFSET_MASK == 0 && self.big.get(place)?.len() == span.len;
-        whole.then_some(place)
+    /// Argument `i` for a caller that keeps it, if it was received into its own buffer.
+    #[inline]
+    pub fn shared(&self, i: usize) -> Option<&'a SharedBytes> {
+        if self.big.is_empty() { None } else { self.spans.get(i)?.shared(self.big) }
     }
 
     /// The request in RESP, if it was received in exactly this form: completely
@@ -212,11 +224,13 @@ impl fmt::Debug for Args<'_> {
     }
 }
 
-/// The arguments of one request, owned: one buffer for all bytes, one for the spans.
+/// The arguments of one request, owned: one buffer for all bytes, one for the spans. Large arguments keep the buffers
+/// into which they were received.
 #[derive(Clone, Default)]
 pub struct OwnedArgs {
     bytes: Box<[u8]>,
     spans: Box<[Span]>,
+    big: Box<[SharedBytes]>,
 }
 
 impl OwnedArgs {
@@ -228,30 +242,39 @@ impl OwnedArgs {
             spans.push(Span { start: bytes.len(), len: arg.len() });
             bytes.extend_from_slice(arg);
         }
-        OwnedArgs { bytes: bytes.into(), spans: spans.into() }
+        OwnedArgs { bytes: bytes.into(), spans: spans.into(), big: Box::default() }
     }
 
     /// The arguments, borrowed.
     #[inline]
     pub fn args(&self) -> Args<'_> {
-        Args::new(&self.bytes, &self.spans, &[])
+        Args::new(&self.bytes, &self.spans, &self.big)
     }
 
     /// The heap memory in use, in bytes.
     pub fn memory(&self) -> usize {
-        self.bytes.len() + size_of_val(&*self.spans)
+        let big: usize = self.big.iter().map(|bytes| bytes.capacity()).sum();
+        self.bytes.len() + size_of_val(&*self.spans) + size_of_val(&*self.big) + big
     }
 }
 
 impl From<Args<'_>> for OwnedArgs {
     fn from(args: Args<'_>) -> Self {
-        let mut bytes = Vec::with_capacity(args.bytes_len());
-        let spans = args.iter().map(|arg| {
-            bytes.extend_from_slice(arg);
-            Span { start: bytes.len() - arg.len(), len: arg.len() }
+        let is_large = |i: &usize| args.shared(*i).is_some();
+        let large: usize = (0..args.len()).filter(is_large).map(|i| args[i].len()).sum();
+        let (mut bytes, mut big) = (Vec::with_capacity(args.bytes_len() - large), Vec::new());
+        let spans = args.iter().enumerate().map(|(i, arg)| match args.shared(i) {
+            Some(shared) => {
+                big.push(shared.clone());
+                Span::owned(big.len() - 1, 0, arg.len())
+            }
+            None => {
+                bytes.extend_from_slice(arg);
+                Span { start: bytes.len() - arg.len(), len: arg.len() }
+            }
         });
         let spans = spans.collect();
-        OwnedArgs { bytes: bytes.into(), spans }
+        OwnedArgs { bytes: bytes.into(), spans, big: big.into() }
     }
 }
 
@@ -272,7 +295,7 @@ mod tests {
         let args = made.args();
         assert_eq!(args.iter().collect::<Vec<_>>(), [&b"SET"[..], b"", b"key", b"value"]);
         assert_eq!((&args[3], args.len(), args.bytes_len()), (&b"value"[..], 4, 11));
-        assert_eq!((args.get(4), args.is_empty(), args.big_index(0)), (None, false, None));
+        assert_eq!((args.get(4), args.is_empty(), args.shared(0)), (None, false, None));
         let copied = OwnedArgs::from(args.slice_from(2));
         assert_eq!(format!("{copied:?}"), r#"["key", "value"]"#);
         assert_eq!(copied.memory(), 8 + 2 * size_of::<Span>());

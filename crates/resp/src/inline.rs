@@ -8,6 +8,7 @@ use std::fmt;
 
 use crate::args::Span;
 use crate::partial::BIG_ARG;
+use crate::shared::SharedBytes;
 
 /// A line with an unclosed quote.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,7 +50,7 @@ pub(crate) fn split(
     start: usize,
     end: usize,
     spans: &mut Vec<Span>,
-    big: &mut Vec<Vec<u8>>,
+    big: &mut Vec<SharedBytes>,
 ) -> Result<(), Unbalanced> {
     let line = &input[..end];
     let mut at = skip_blanks(line, start);
@@ -57,7 +58,7 @@ pub(crate) fn split(
         let bare = line[at..].iter().position(|&byte| ends_bare(byte) || is_quote(byte)).unwrap_or(end - at);
         if line.get(at + bare).copied().is_some_and(is_quote) {
             let place = scratch(big);
-            let buffer = &mut big[place];
+            let buffer = big[place].make_mut();
             let from = buffer.len();
             at = unescape(line, at, LastEscape::Literal, buffer)?;
             spans.push(Span::owned(place, from, buffer.len() - from));
@@ -71,9 +72,9 @@ pub(crate) fn split(
 }
 
 /// The index of an owned buffer to append to: the last one, unless that belongs to a big argument.
-fn scratch(big: &mut Vec<Vec<u8>>) -> usize {
+fn scratch(big: &mut Vec<SharedBytes>) -> usize {
     if big.last().is_none_or(|last| last.len() >= BIG_ARG) {
-        big.push(Vec::new());
+        big.push(SharedBytes::default());
     }
     big.len() - 1
 }

@@ -5,6 +5,7 @@
 //! * [`Args`] is how the arguments of a request are passed: borrowed,
 //!   `Copy`, indexed like a slice. [`OwnedArgs`] keeps a request for later.
 //! * [`Reply`] appends replies to a byte vector in the protocol version of the connection.
+//! * [`SharedBytes`] are large strings that requests, stored values and replies share.
 //! * [`format`](mod@format) has the number formats that requests and replies share with stored values.
 //! * [`split_args`] splits a line into arguments by the quoting rules of inline requests and configuration files.
 //!
@@ -21,6 +22,7 @@ mod partial;
 mod receiving;
 mod repeat;
 mod reply;
+mod shared;
 
 pub use args::{Args, OwnedArgs, Span};
 pub use error::ProtocolError;
@@ -28,4 +30,5 @@ pub use inline::{Unbalanced, split_args};
 pub use parser::{Limits, Parsed, Parser};
 pub use partial::BIG_ARG;
 pub use repeat::Repeat;
-pub use reply::{Mark, Reply, Version};
+pub use reply::{Mark, Reply, ReplyBuffer, SharedPart, Version};
+pub use shared::{SHARED_MIN, SharedBytes};

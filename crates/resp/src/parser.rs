@@ -11,6 +11,7 @@ use crate::args::Span;
 use crate::error::ProtocolError;
 use crate::partial::{Partial, Step};
 use crate::receiving::Receiving;
+use crate::shared::SharedBytes;
 
 /// The limits of a connection.
 #[derive(Clone, Copy, Debug)]
@@ -64,7 +65,8 @@ pub enum Parsed {
     Incomplete,
     /// The input ends within an argument of at least [`BIG_ARG`](crate::BIG_ARG) bytes. All of the input was
     /// consumed, and `needs` more bytes are missing, including the line end. The caller reads them through
-    /// [`Parser::spare`] and [`Parser::filled`], or passes them to `parse` as input, which copies them.
+    /// [`Parser::spare`] and [`Parser::filled`], and passes the line end to `parse`; or it passes all of them to
+    /// `parse` as input, which copies them.
     Big {
         /// The number of bytes missing.
         needs: usize,
@@ -100,7 +102,7 @@ impl Parser {
         input: &[u8],
         pos: &mut usize,
         spans: &mut Vec<Span>,
-        big: &mut Vec<Vec<u8>>,
+        big: &mut Vec<SharedBytes>,
         limits: &Limits,
     ) -> Parsed {
         let stopped = if self.partial.is_none() && limits.authenticated {
@@ -133,15 +135,15 @@ impl Parser {
         self.partial.as_ref().map_or(0, |partial| partial.received())
     }
 
-    /// The buffer for the next bytes of a big argument, after [`Parsed::Big`]: not
-    /// empty while bytes are missing, and not longer than the missing part. The
-    /// memory grows with the bytes received. Empty if no big argument is in progress.
+    /// The buffer for the next bytes of a big argument, after [`Parsed::Big`]: not empty while any are missing, and not
+    /// longer than the missing part. The memory grows with the bytes received. The line end behind the argument has no
+    /// place there: it is passed to [`parse`](Self::parse). Empty if no big argument is in progress.
     pub fn spare(&mut self) -> &mut [MaybeUninit<u8>] {
         self.receiving().map_or(&mut [], Receiving::spare)
     }
 
     /// Records that `n` bytes were read into [`spare`](Self::spare), and returns how many are still
-    /// missing. When none are, [`parse`](Self::parse) continues with the request, even without more input.
+    /// missing, including the line end.
     ///
     /// # Panics
     ///
@@ -154,6 +156,25 @@ impl Parser {
     pub unsafe fn filled(&mut self, n: usize) -> usize {
         // SAFETY: the caller's promise is the one that the callee requires.
         self.receiving().map_or(0, |receiving| unsafe { receiving.filled(n) })
+    }
+
+    /// Whether the buffer of a big argument has less room than the argument needs.
+    #[inline]
+    pub fn must_grow(&self) -> bool {
+        self.partial.as_ref().is_some_and(|partial| partial.must_grow())
+    }
+
+    /// Makes room for up to `arrived` bytes of a big argument, which the caller is about to read.
+    pub fn expect(&mut self, arrived: usize) {
+        if let Some(receiving) = self.receiving() {
+            receiving.expect(arrived);
+        }
+    }
+
+    /// Whether a big argument is in progress of which more than the line end is missing.
+    #[inline]
+    pub fn is_receiving(&self) -> bool {
+        self.partial.as_ref().is_some_and(|partial| partial.is_receiving())
     }
 
     fn receiving(&mut self) -> Option<&mut Receiving> {
@@ -195,7 +216,7 @@ impl Parser {
 /// The collected requests of a batch.
 pub(crate) struct Found<'a> {
     pub(crate) spans: &'a mut Vec<Span>,
-    pub(crate) big: &'a mut Vec<Vec<u8>>,
+    pub(crate) big: &'a mut Vec<SharedBytes>,
 }
 
 /// Where [`whole`] stopped.

@@ -16,9 +16,10 @@ use crate::format::parse_i64;
 use crate::inline;
 use crate::parser::{Found, Limits, Stopped};
 use crate::receiving::Receiving;
+use crate::shared::{SHARED_MIN, SharedBytes};
 
 /// The length in bytes from which an argument that is not completely in the input is received into a separate buffer.
-pub const BIG_ARG: usize = 32 * 1024;
+pub const BIG_ARG: usize = SHARED_MIN;
 
 /// Maximum length of the beginning of a line: an inline request or a length. As in Valkey, a line that is longer is
 /// accepted if its end arrives together with the rest.
@@ -51,7 +52,7 @@ pub(crate) struct Partial {
     bulk: Option<usize>,
     spans: Vec<Span>,
     settled: usize,
-    owned: Vec<Vec<u8>>,
+    owned: Vec<SharedBytes>,
     /// Total number of bytes in `owned`.
     owned_len: usize,
     receiving: Option<Receiving>,
@@ -74,7 +75,7 @@ impl Partial {
     pub(crate) fn memory(&self) -> usize {
         size_of::<Self>()
             + self.spans.capacity() * size_of::<Span>()
-            + self.owned.capacity() * size_of::<Vec<u8>>()
+            + self.owned.capacity() * size_of::<SharedBytes>()
             + self.owned_len
             + self.receiving.as_ref().map_or(0, Receiving::memory)
     }
@@ -82,6 +83,16 @@ impl Partial {
     /// Number of bytes received of the big argument in progress.
     pub(crate) fn received(&self) -> usize {
         self.receiving.as_ref().map_or(0, Receiving::len)
+    }
+
+    /// Whether more than the line end of a big argument is missing.
+    pub(crate) fn is_receiving(&self) -> bool {
+        self.receiving.as_ref().is_some_and(|receiving| receiving.missing() > 0)
+    }
+
+    /// Whether the buffer of a big argument has less room than the argument needs.
+    pub(crate) fn must_grow(&self) -> bool {
+        self.receiving.as_ref().is_some_and(Receiving::must_grow)
     }
 
     /// The big argument in progress.
@@ -278,7 +289,7 @@ impl Partial {
 
     fn keep(&mut self, buffer: Vec<u8>) -> usize {
         self.owned_len += buffer.capacity();
-        self.owned.push(buffer);
+        self.owned.push(SharedBytes::new(buffer));
         self.owned.len() - 1
     }
 

@@ -1,10 +1,13 @@
 //! Replies: all types of values, in RESP2 or RESP3.
 //!
-//! A [`Reply`] is a thin wrapper of the connection's output vector. RESP3 has types that RESP2
-//! lacks; in RESP2 they are written as the closest older type: maps as arrays of twice the length,
-//! sets and pushes as arrays, doubles and big numbers as bulk strings, booleans as integers.
+//! A [`Reply`] is a thin wrapper of the connection's output vector. With a [`ReplyBuffer`], it refers to large strings
+//! instead of copying them. RESP3 has types that RESP2 lacks; in RESP2 they are written as the closest older type: maps
+//! as arrays of twice the length, sets and pushes as arrays, doubles and big numbers as bulk strings, booleans as
+//! integers.
 
 use crate::format::{format_double, format_i64, format_u64, whole_double};
+use crate::shared::SharedBytes;
+use std::ops::Range;
 
 /// The protocol version of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -27,9 +30,134 @@ const PLACEHOLDER: &[u8; 4] = b"*0\r\n";
 /// Maximum length of a header: its kind, twenty digits and the line end.
 const HEADER_LEN_MAX: usize = 23;
 
+/// Replies that are not written yet: bytes, and large strings to be inserted between them.
+#[derive(Default)]
+pub struct ReplyBuffer {
+    /// The bytes.
+    pub bytes: Vec<u8>,
+    shared: SharedParts,
+    /// Whether large strings are copied.
+    copies: bool,
+}
+
+/// A large string within replies.
+#[derive(Clone, Debug)]
+pub struct SharedPart {
+    /// Position in the other bytes at which it is inserted: never the first or last position of a reply.
+    pub at: usize,
+    /// The string.
+    pub bytes: SharedBytes,
+}
+
+/// Large strings within replies, in the order of their positions.
+#[derive(Default)]
+struct SharedParts {
+    parts: Vec<SharedPart>,
+    /// Total length of the strings.
+    len: usize,
+}
+
+impl ReplyBuffer {
+    /// An empty buffer with room for `capacity` bytes.
+    pub fn with_capacity(capacity: usize) -> Self {
+        ReplyBuffer { bytes: Vec::with_capacity(capacity), ..ReplyBuffer::default() }
+    }
+
+    /// A buffer that copies large strings too, for readers in this process. The replies are appended to `bytes`.
+    pub fn contiguous(bytes: Vec<u8>) -> Self {
+        ReplyBuffer { bytes, copies: true, ..ReplyBuffer::default() }
+    }
+
+    /// Appends replies.
+    #[inline]
+    pub fn reply(&mut self, version: Version) -> Reply<'_> {
+        let shared = if self.copies { None } else { Some(&mut self.shared) };
+        Reply { out: &mut self.bytes, shared, version }
+    }
+
+    /// The position of the next reply.
+    #[inline]
+    pub fn position(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Total length of the replies, with shared strings.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.bytes.len() + self.shared.len
+    }
+
+    /// Whether there are no replies.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Length of the replies between two positions, with shared strings.
+    #[inline]
+    pub fn len_of(&self, positions: Range<usize>) -> usize {
+        let bytes = positions.end - positions.start;
+        bytes + self.shared(positions).iter().map(|part| part.bytes.len()).sum::<usize>()
+    }
+
+    /// Length of the replies from a position on, with shared strings.
+    #[inline]
+    pub fn len_since(&self, position: usize) -> usize {
+        self.len_of(position..self.position())
+    }
+
+    /// The shared strings between two positions.
+    #[inline]
+    pub fn shared(&self, positions: Range<usize>) -> &[SharedPart] {
+        let parts = &self.shared.parts;
+        if parts.is_empty() {
+            return parts;
+        }
+        let first = parts.partition_point(|part| part.at <= positions.start);
+        let end = parts.partition_point(|part| part.at < positions.end);
+        &parts[first..end.max(first)]
+    }
+
+    /// Appends all replies of `other`, which is empty afterwards.
+    pub fn append(&mut self, other: &mut ReplyBuffer) {
+        let offset = self.position();
+        self.bytes.append(&mut other.bytes);
+        let moved = other.shared.parts.drain(..).map(|part| SharedPart { at: offset + part.at, ..part });
+        self.shared.parts.extend(moved);
+        self.shared.len += std::mem::take(&mut other.shared.len);
+    }
+
+    /// Drops the replies from a position on.
+    #[inline]
+    pub fn truncate(&mut self, position: usize) {
+        self.bytes.truncate(position);
+        self.shared.truncate(position);
+    }
+
+    /// Drops all replies.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.truncate(0);
+    }
+}
+
+impl SharedParts {
+    #[inline]
+    fn truncate(&mut self, position: usize) {
+        while let Some(last) = self.parts.last()
+            && last.at >= position
+        {
+            self.len -= last.bytes.len();
+            self.parts.pop();
+        }
+    }
+}
+
 /// Writes replies to a byte vector in the connection's protocol version.
 pub struct Reply<'a> {
     out: &'a mut Vec<u8>,
+    /// Takes large strings; otherwise they are copied.
+    shared: Option<&'a mut SharedParts>,
     version: Version,
 }
 
@@ -37,7 +165,7 @@ impl<'a> Reply<'a> {
     /// Appends replies to `out`.
     #[inline]
     pub fn new(out: &'a mut Vec<u8>, version: Version) -> Self {
-        Reply { out, version }
+        Reply { out, shared: None, version }
     }
 
     /// The protocol version.
@@ -51,19 +179,34 @@ impl<'a> Reply<'a> {
         self.version = version;
     }
 
-    /// The length of the output so far, for [`truncate`](Self::truncate).
+    /// The position in the output, without shared strings, for [`truncate`](Self::truncate).
     #[inline]
     pub fn position(&self) -> usize {
         self.out.len()
     }
 
-    /// Drops everything written since the output was `position` bytes long.
+    /// The length of the output so far, with shared strings.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.out.len() + self.shared.as_ref().map_or(0, |shared| shared.len)
+    }
+
+    /// Whether the output is empty.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.out.is_empty()
+    }
+
+    /// Drops everything written since the output was at `position`.
     #[inline]
     pub fn truncate(&mut self, position: usize) {
         self.out.truncate(position);
+        if let Some(shared) = &mut self.shared {
+            shared.truncate(position);
+        }
     }
 
-    /// Everything written since the output was `position` bytes long.
+    /// Everything written since the output was at `position`, except for shared strings.
     #[inline]
     pub fn since(&self, position: usize) -> &[u8] {
         self.out.get(position..).unwrap_or_default()
@@ -117,6 +260,19 @@ impl<'a> Reply<'a> {
         self.header(b'$', bytes.len() as u64);
         self.out.extend_from_slice(bytes);
         self.out.extend_from_slice(b"\r\n");
+    }
+
+    /// A large string as a bulk string: refers to it if the output takes shared strings.
+    pub fn bulk_shared(&mut self, bytes: &SharedBytes) {
+        if self.shared.is_none() {
+            return self.bulk(bytes);
+        }
+        self.header(b'$', bytes.len() as u64);
+        if let Some(shared) = &mut self.shared {
+            shared.len += bytes.len();
+            shared.parts.push(SharedPart { at: self.out.len(), bytes: bytes.clone() });
+        }
+        self.raw(b"\r\n");
     }
 
     /// An integer as a bulk string.
@@ -280,6 +436,9 @@ impl<'a> Reply<'a> {
         self.out.truncate(end + extra);
         self.out.copy_within(at + PLACEHOLDER.len()..end, at + header.len());
         self.out[at..at + header.len()].copy_from_slice(header);
+        if let Some(shared) = &mut self.shared {
+            shared.parts.iter_mut().rev().take_while(|part| part.at > at).for_each(|part| part.at += extra);
+        }
     }
 
     fn or_array(&self, kind: u8) -> u8 {
@@ -454,5 +613,39 @@ mod tests {
         assert_eq!(reply.since(position), b"$7\r\ndropped\r\n");
         reply.truncate(position);
         assert_eq!(out, b"kept");
+    }
+
+    #[test]
+    fn shared_strings_move_with_the_replies() {
+        let (mut replies, value) = (ReplyBuffer::default(), SharedBytes::new(b"shared".to_vec()));
+        let mut reply = replies.reply(Version::Resp2);
+        let array = reply.deferred();
+        reply.bulk_shared(&value);
+        let inner = reply.deferred();
+        reply.bulk_shared(&value);
+        reply.set_array_len(inner, 100);
+        reply.set_array_len(array, 1000);
+        assert_eq!(replies.bytes, b"*1000\r\n$6\r\n\r\n*100\r\n$6\r\n\r\n");
+        let positions = |replies: &ReplyBuffer| {
+            replies.shared(0..replies.position()).iter().map(|part| part.at).collect::<Vec<_>>()
+        };
+        assert_eq!((positions(&replies), replies.len()), (vec![11, 23], 37));
+        let mut all = ReplyBuffer::default();
+        all.reply(Version::Resp2).ok();
+        all.append(&mut replies);
+        assert_eq!((positions(&all), all.len(), replies.len()), (vec![16, 28], 42, 0));
+        assert_eq!((all.shared(5..18).len(), all.len_of(5..18), all.len_since(18)), (1, 19, 18));
+        all.truncate(18);
+        assert_eq!((positions(&all), all.len()), (vec![16], 24));
+        all.clear();
+        assert_eq!((all.bytes.len(), all.len()), (0, 0));
+        assert!(value.clone().into_vec() == b"shared");
+    }
+
+    #[test]
+    fn a_contiguous_buffer_copies_shared_strings() {
+        let mut replies = ReplyBuffer::contiguous(b"+OK\r\n".to_vec());
+        replies.reply(Version::Resp2).bulk_shared(&SharedBytes::new(b"abc".to_vec()));
+        assert_eq!((&replies.bytes[..], replies.len()), (&b"+OK\r\n$3\r\nabc\r\n"[..], 14));
     }
 }

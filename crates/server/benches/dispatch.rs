@@ -6,7 +6,7 @@ use kvick_config::Values;
 use kvick_engine::batch::ResolvedCommand;
 use kvick_engine::engine::Engine;
 use kvick_engine::session::Client;
-use kvick_resp::OwnedArgs;
+use kvick_resp::{OwnedArgs, ReplyBuffer};
 use kvick_server::server::Server;
 use std::hint::black_box;
 
@@ -18,7 +18,7 @@ fn dispatch(c: &mut Criterion) {
     let mut engine =
         Engine::new(server, kvick_core::executor::Executor::Worker(0), server.stats[0].clone(), participant);
     let mut client = Client::detached();
-    let mut out = Vec::new();
+    let mut out = ReplyBuffer::default();
     let mut group = c.benchmark_group("dispatch");
     group.throughput(Throughput::Elements(1));
     let lines =
@@ -31,10 +31,10 @@ fn dispatch(c: &mut Criterion) {
                 let args = black_box(owned.args());
                 let Resolved::Command(command) = server.catalogue.resolve(args) else { return };
                 let hash = command.single_key.and_then(|at| args.get(at)).map(|key| server.keyspace.key(key).hash);
-                engine.execute(&mut client, args, ResolvedCommand::For(command, hash), &mut None, &mut out);
+                engine.execute(&mut client, args, ResolvedCommand::For(command, hash), &mut out);
             })
         });
-        assert!(!out.starts_with(b"-"), "{line} answered {}", String::from_utf8_lossy(&out));
+        assert!(!out.bytes.starts_with(b"-"), "{line} answered {}", String::from_utf8_lossy(&out.bytes));
     }
     group.finish();
 }

@@ -22,7 +22,7 @@ use crate::object::{Object, Value};
 use crate::partition::Partition;
 use crate::table::Place;
 use crate::value::{Expiry, INLINE_MAX, Kind};
-use kvick_resp::Args;
+use kvick_resp::{Args, SharedBytes};
 use std::cell::Cell;
 
 /// A database under a command's locks.
@@ -328,7 +328,12 @@ impl<'a> Db<'a> {
         if value.capacity() - value.len() > value.len() / 10 {
             value.shrink_to_fit();
         }
-        self.set(key, Content::Raw(Box::new(value)), expiry);
+        self.set_shared(key, value.into(), expiry);
+    }
+
+    /// Like [`Db::set_bytes`], but keeps the buffer of a large value, which others may share.
+    pub fn set_shared(&mut self, key: Key<'_>, value: SharedBytes, expiry: Expiry) {
+        self.set(key, Content::Raw(value), expiry);
     }
 
     /// Sets a key to the integer that `update` computes from its current value (`None` if the key is absent). The
@@ -438,7 +443,7 @@ impl<'a> Db<'a> {
         let place = match self.locate(key) {
             Some(place) => place,
             None => {
-                self.set(key, Content::Raw(Box::default()), Expiry::None);
+                self.set(key, Content::Raw(SharedBytes::default()), Expiry::None);
                 // Just set, and without an expiry.
                 self.locate(key).unwrap_or_else(|| unreachable!("a key that was just set is there"))
             }

@@ -418,8 +418,7 @@ impl Effects {
         match request.encoded() {
             Some(records) if self.group.is_none() => {
                 let databases = (self.database, self.database);
-                self.logged_bytes += records.len();
-                log.append(&Batch { databases, records, record_count: 1, replica_only: &[], aof_only: &[] });
+                self.append_request(log, databases, &[records]);
                 true
             }
             _ => self.append(log, Some(request)),
@@ -482,7 +481,33 @@ impl Effects {
         false
     }
 
+    /// Appends one request, given in pieces.
+    fn append_request(&mut self, log: &WriteLog, databases: (usize, usize), records: &[&[u8]]) {
+        self.logged_bytes += records.iter().map(|piece| piece.len()).sum::<usize>();
+        log.append(&Batch { databases, records, record_count: 1, replica_only: &[], aof_only: &[] });
+    }
+
+    /// Appends a request with large arguments, which are copied only into the log.
+    #[cold]
+    fn append_large(&mut self, log: &WriteLog, request: Args<'_>) {
+        let mut pieces = Vec::new();
+        let small = encode_small(request);
+        for (before, large) in small.iter().zip((0..request.len()).filter_map(|i| request.shared(i))) {
+            pieces.extend([&before[..], large]);
+        }
+        pieces.extend(small.last().map(Vec::as_slice));
+        self.append_request(log, (self.database, self.database), &pieces);
+    }
+
     fn append(&mut self, log: &WriteLog, request: Option<Args<'_>>) -> bool {
+        if let Some(args) = request
+            && self.record_count == 0
+            && self.group.is_none()
+            && args.has_shared()
+        {
+            self.append_large(log, args);
+            return true;
+        }
         if let Some(args) = request {
             self.marked = true;
             encode(&mut self.records, args.iter());
@@ -496,7 +521,8 @@ impl Effects {
             None => {
                 let databases = (*database, *database);
                 *logged_bytes += records.len();
-                log.append(&Batch { databases, records, record_count: *record_count, replica_only, aof_only: &[] });
+                let (records, record_count) = (&[&records[..]], *record_count);
+                log.append(&Batch { databases, records, record_count, replica_only, aof_only: &[] });
             }
             Some(group) => group.add(*database, records, *record_count, replica_only, *targets),
         }
@@ -521,7 +547,7 @@ impl Effects {
             self.logged_bytes += records.len();
             log.append(&Batch {
                 databases,
-                records: &records,
+                records: &[&records],
                 record_count,
                 replica_only: &replica_only,
                 aof_only: &aof_only,
@@ -569,6 +595,24 @@ impl Group {
         self.records.extend_from_slice(records);
         self.record_count += record_count;
     }
+}
+
+/// The request in RESP without the bytes of its large arguments: what precedes each of them, and what follows the last.
+fn encode_small(request: Args<'_>) -> Vec<Vec<u8>> {
+    let (mut pieces, mut piece, mut number) = (Vec::new(), Vec::new(), itoa::Buffer::new());
+    piece.extend_from_slice(format!("*{}\r\n", request.len()).as_bytes());
+    for (i, word) in request.iter().enumerate() {
+        piece.push(b'$');
+        piece.extend_from_slice(number.format(word.len()).as_bytes());
+        piece.extend_from_slice(b"\r\n");
+        match request.shared(i) {
+            Some(_) => pieces.push(std::mem::take(&mut piece)),
+            None => piece.extend_from_slice(word),
+        }
+        piece.extend_from_slice(b"\r\n");
+    }
+    pieces.push(piece);
+    pieces
 }
 
 /// Returns the records without the given ranges, which are in order.

@@ -30,20 +30,22 @@ use crate::object::{Object, Value};
 use crate::snapshot::pieces::Gradual;
 use crate::value::{INLINE_MAX, Kind, Str};
 use crate::word::Word;
+use kvick_resp::{SHARED_MIN, SharedBytes};
 use layout::{
     EPOCH, EXPIRY_ESCAPE, EXPIRY_SHORT, HAS_EXPIRY, KIND_MASK, LENGTHS, Layout, META, REPR_MASK, REPR_SHIFT, Repr,
     WIDE, embedded_in_reference, expiry_len, is_same, read_48,
 };
 use std::alloc::{alloc, dealloc, handle_alloc_error};
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
 /// The allocation of an entry.
 pub type Pointer = NonNull<u8>;
 
-/// Strings of more bytes than this, and collections of more
-/// allocations than `LAZY_EFFORT_MIN`, are freed in the background.
-const LAZY_BYTES_MIN: usize = 64 * 1024;
+/// Strings of more bytes than this, and collections of more allocations than `LAZY_EFFORT_MIN`, are freed in the
+/// background. Freeing a shorter string takes less time than waking the thread.
+const LAZY_BYTES_MIN: usize = 4 * 1024 * 1024;
 const LAZY_EFFORT_MIN: usize = 64;
 
 /// The content of an entry to be built: a borrowed or an owned value.
@@ -52,8 +54,8 @@ pub enum Content<'a> {
     Bytes(&'a [u8]),
     /// An integer.
     Int(i64),
-    /// A string with its own buffer.
-    Raw(Box<Vec<u8>>),
+    /// A string with its own buffer, which others may share.
+    Raw(SharedBytes),
     /// A collection.
     Object(Object),
 }
@@ -67,7 +69,7 @@ impl<'a> Content<'a> {
         {
             return Content::Int(number);
         }
-        if bytes.len() <= INLINE_MAX { Content::Bytes(bytes) } else { Content::Raw(Box::new(bytes.to_vec())) }
+        if bytes.len() <= INLINE_MAX { Content::Bytes(bytes) } else { Content::Raw(bytes.to_vec().into()) }
     }
 
     /// How a value without its key is stored.
@@ -215,7 +217,7 @@ unsafe fn write_around_key(
         match content {
             Content::Bytes(bytes) => std::ptr::copy_nonoverlapping(bytes.as_ptr(), value, bytes.len()),
             Content::Int(number) => value.cast::<i64>().write_unaligned(number),
-            Content::Raw(bytes) => value.cast::<*mut Vec<u8>>().write_unaligned(Box::into_raw(bytes)),
+            Content::Raw(bytes) => value.cast::<*const Vec<u8>>().write_unaligned(bytes.into_raw()),
             Content::Object(object) => value.cast::<Word>().write(object.into_word()),
         }
     }
@@ -239,10 +241,11 @@ unsafe fn write_expiry(at: *mut u8, expiry: i64) {
 /// `entry` must be live and laid out as `layout` describes; its value must not be used afterwards.
 unsafe fn free_external(entry: Pointer, layout: &Layout) {
     if layout.repr() == Repr::External {
-        // SAFETY: an external string's value is a pointer from `Box::into_raw`, and a collection's is its own word.
+        // SAFETY: an external string's value is a pointer from `SharedBytes::into_raw`, and a collection's is its own
+        // word.
         unsafe {
             match Kind::from_bits(layout.meta & KIND_MASK) {
-                Kind::String => drop(Box::from_raw(raw_pointer(entry, layout))),
+                Kind::String => drop(SharedBytes::from_raw(raw_pointer(entry, layout))),
                 kind => drop(Object::from_word(kind, word(entry, layout))),
             }
         }
@@ -251,9 +254,9 @@ unsafe fn free_external(entry: Pointer, layout: &Layout) {
 
 /// # Safety
 /// `entry` must be live, and its value external.
-unsafe fn raw_pointer(entry: Pointer, layout: &Layout) -> *mut Vec<u8> {
+unsafe fn raw_pointer(entry: Pointer, layout: &Layout) -> *const Vec<u8> {
     // SAFETY: promised by the caller.
-    unsafe { entry.as_ptr().add(layout.value).cast::<*mut Vec<u8>>().read_unaligned() }
+    unsafe { entry.as_ptr().add(layout.value).cast::<*const Vec<u8>>().read_unaligned() }
 }
 
 /// # Safety
@@ -291,7 +294,7 @@ pub unsafe fn relocate(entry: Pointer, mover: &mut Mover<'_>) -> Pointer {
 /// `entry` must be live, and nobody else may be using it.
 pub unsafe fn relocate_external(entry: Pointer, position: u64, mover: &mut Mover<'_>) -> Option<u64> {
     // SAFETY: promised by the caller; an external string's value
-    // is a pointer from `Box::into_raw`, and is written back.
+    // is a pointer from `SharedBytes::into_raw`, and is written back.
     unsafe {
         let layout = Layout::read(entry);
         if layout.repr() != Repr::External {
@@ -300,10 +303,9 @@ pub unsafe fn relocate_external(entry: Pointer, position: u64, mover: &mut Mover
         on!(Kind::from_bits(layout.meta & KIND_MASK), C => {
             collection_mut::<C>(entry)?.relocate(position, mover)
         }, {
-            let mut owner = Box::from_raw(raw_pointer(entry, &layout));
-            mover.offer_box(&mut owner);
-            mover.offer_vec(&mut owner);
-            entry.as_ptr().add(layout.value).cast::<*mut Vec<u8>>().write_unaligned(Box::into_raw(owner));
+            let mut owner = SharedBytes::from_raw(raw_pointer(entry, &layout));
+            mover.offer_shared(&mut owner);
+            entry.as_ptr().add(layout.value).cast::<*const Vec<u8>>().write_unaligned(owner.into_raw());
             None
         })
     }
@@ -321,7 +323,7 @@ pub unsafe fn into_value(entry: Pointer) -> (Value, Option<i64>) {
         let layout = Layout::read(entry);
         let value = match layout.repr() {
             Repr::External => match borrowed.kind() {
-                Kind::String => Value::Raw(Box::from_raw(raw_pointer(entry, &layout))),
+                Kind::String => Value::Raw(SharedBytes::from_raw(raw_pointer(entry, &layout))),
                 kind => Value::Object(Object::from_word(kind, word(entry, &layout))),
             },
             _ => borrowed.to_value(),
@@ -331,16 +333,23 @@ pub unsafe fn into_value(entry: Pointer) -> (Value, Option<i64>) {
     }
 }
 
-/// The buffer of an external string, for modification.
+/// The buffer of an external string, for modification. It is copied first if others share it.
 ///
 /// # Safety
 /// `entry` must be live and not used otherwise while the result lives.
 pub unsafe fn raw_mut<'a>(entry: Pointer) -> Option<&'a mut Vec<u8>> {
-    // SAFETY: promised by the caller.
+    // SAFETY: promised by the caller; the pointer is from `SharedBytes::into_raw`, and is written back. Nobody else
+    // can share the buffer meanwhile, because the entry is not used otherwise.
     unsafe {
         let layout = Layout::read(entry);
-        let is_string = layout.meta & KIND_MASK == Kind::String as u8;
-        (is_string && layout.repr() == Repr::External).then(|| &mut *raw_pointer(entry, &layout))
+        if layout.meta & KIND_MASK != Kind::String as u8 || layout.repr() != Repr::External {
+            return None;
+        }
+        let mut owner = SharedBytes::from_raw(raw_pointer(entry, &layout));
+        owner.make_mut();
+        let buffer = owner.into_raw();
+        entry.as_ptr().add(layout.value).cast::<*const Vec<u8>>().write_unaligned(buffer);
+        Some(&mut *buffer.cast_mut())
     }
 }
 
@@ -460,9 +469,23 @@ impl<'a> Entry<'a> {
             Repr::Inline => Str::Bytes(self.bytes(layout.value, layout.value_len)),
             // SAFETY: the value is an integer's eight bytes.
             Repr::Int => Str::Int(unsafe { self.entry.as_ptr().add(layout.value).cast::<i64>().read_unaligned() }),
-            // SAFETY: the pointer is that of a boxed vector, which does not change during `'a`.
+            // SAFETY: the pointer is that of a shared vector, which does not change during `'a`.
             Repr::External => Str::Bytes(unsafe { (*raw_pointer(self.entry, &layout)).as_slice() }),
         })
+    }
+
+    /// The string, to be kept beyond the borrow, if it is large.
+    #[inline]
+    pub fn shared(&self) -> Option<SharedBytes> {
+        const EXTERNAL_STRING: u8 = (Repr::External as u8) << REPR_SHIFT | Kind::String as u8;
+        if self.meta() & (REPR_MASK | KIND_MASK) == EXTERNAL_STRING { self.shared_external() } else { None }
+    }
+
+    #[inline(never)]
+    fn shared_external(&self) -> Option<SharedBytes> {
+        // SAFETY: the value is a pointer from `SharedBytes::into_raw`. The entry keeps its own reference.
+        let owner = ManuallyDrop::new(unsafe { SharedBytes::from_raw(raw_pointer(self.entry, &self.layout())) });
+        (owner.len() >= SHARED_MIN).then(|| SharedBytes::clone(&owner))
     }
 
     /// The collection; `None` if the value is of another kind.
@@ -565,7 +588,7 @@ impl<'a> Entry<'a> {
         let string = || {
             // SAFETY: as in `str`.
             let capacity = unsafe { (*raw_pointer(self.entry, &layout)).capacity() };
-            size_class(size_of::<Vec<u8>>()) + if capacity == 0 { 0 } else { size_class(capacity) }
+            size_class(SharedBytes::HEADER.size()) + if capacity == 0 { 0 } else { size_class(capacity) }
         };
         on!(self.kind(), C => self.collection::<C>().map_or(0, |c| c.memory(samples)), string())
     }
@@ -602,7 +625,7 @@ impl<'a> Entry<'a> {
     pub fn to_value(&self) -> Value {
         match (self.layout().repr(), self.str()) {
             (_, Some(Str::Int(number))) => Value::Int(number),
-            (Repr::External, Some(Str::Bytes(bytes))) => Value::Raw(Box::new(bytes.to_vec())),
+            (Repr::External, Some(Str::Bytes(bytes))) => Value::Raw(bytes.to_vec().into()),
             (_, Some(Str::Bytes(bytes))) => Value::Bytes(bytes.to_vec()),
             (_, None) => {
                 on!(self.kind(), C => match self.collection::<C>() {

@@ -4,6 +4,7 @@ use crate::collections::collection::Collection;
 use crate::collections::on;
 use crate::value::Kind;
 use crate::word::Word;
+use kvick_resp::SharedBytes;
 
 /// A value of any kind.
 #[derive(Clone, Debug)]
@@ -13,7 +14,7 @@ pub enum Value {
     /// A string as set by a client.
     Bytes(Vec<u8>),
     /// A string that was modified in place, or is large.
-    Raw(Box<Vec<u8>>),
+    Raw(SharedBytes),
     /// A collection.
     Object(Object),
 }
@@ -32,7 +33,7 @@ impl Value {
         match self {
             Value::Int(number) => Some(number.to_string().into_bytes()),
             Value::Bytes(bytes) => Some(bytes.clone()),
-            Value::Raw(bytes) => Some(bytes.as_ref().clone()),
+            Value::Raw(bytes) => Some(bytes.to_vec()),
             Value::Object(_) => None,
         }
     }

@@ -296,7 +296,7 @@ impl Partition {
                 let borrowed = Entry::from_pointer(old);
                 let (key, expiry, clock) = (borrowed.key(), borrowed.expiry(), borrowed.clock());
                 let mut buffer = Default::default();
-                let bytes = Box::new(borrowed.str()?.bytes(&mut buffer).to_vec());
+                let bytes = borrowed.str()?.bytes(&mut buffer).to_vec().into();
                 let new = entry::build(key, Content::Raw(bytes), expiry, clock, self.epoch);
                 self.table.replace(place, new, expiry.is_some());
                 entry::free(old);

@@ -1,8 +1,8 @@
 //! Values as commands see them: kinds, strings, and what a change does to an expiry.
 
-/// Strings up to this many bytes are stored inline in their entry, longer ones in a separate buffer.
-/// Large arguments are read directly into such a buffer, which is then moved into the entry.
-pub const INLINE_MAX: usize = 32 * 1024 - 1;
+/// Strings up to this many bytes are stored inline in their entry, longer ones in a separate buffer. That buffer is
+/// shared with the argument that set the string, and with replies.
+pub const INLINE_MAX: usize = kvick_resp::SHARED_MIN - 1;
 
 /// The kinds of values, numbered as in entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

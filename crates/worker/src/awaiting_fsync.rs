@@ -11,6 +11,7 @@
 
 use super::Worker;
 use super::output::Run;
+use kvick_resp::ReplyBuffer;
 use std::collections::VecDeque;
 
 /// Maximum bytes of replies awaiting fsync.
@@ -24,14 +25,14 @@ const SPARE_BYTES: usize = 256 * 1024;
 pub struct AwaitingFsync {
     turns: VecDeque<Turn>,
     bytes: usize,
-    spare: Vec<(Vec<Run>, Vec<u8>)>,
+    spare: Vec<(Vec<Run>, ReplyBuffer)>,
 }
 
 struct Turn {
     /// Log offset that must be on disk before they are sent.
     until: u64,
     runs: Vec<Run>,
-    replies: Vec<u8>,
+    replies: ReplyBuffer,
 }
 
 impl AwaitingFsync {
@@ -98,7 +99,7 @@ impl Worker {
             self.write_out();
             let (mut runs, mut replies) =
                 (std::mem::replace(&mut self.runs, present.0), std::mem::replace(&mut self.replies, present.1));
-            if self.awaiting_fsync.spare.len() < SPARE_MAX && replies.capacity() <= SPARE_BYTES {
+            if self.awaiting_fsync.spare.len() < SPARE_MAX && replies.bytes.capacity() <= SPARE_BYTES {
                 runs.clear();
                 replies.clear();
                 self.awaiting_fsync.spare.push((runs, replies));

@@ -93,14 +93,14 @@ impl Worker {
         client.commands += 1;
         client.write_offset = self.server.keyspace.log.offset();
         connection.stopped = false;
-        let start = self.replies.len();
-        self.replies.extend_from_slice(&served.reply);
+        let start = self.replies.position();
+        self.replies.bytes.extend_from_slice(&served.reply);
         self.engine.finish(client, start, &mut self.replies);
         if served.is_last {
             client.fate = Fate::CloseAfterReply;
         }
         client.publish();
-        self.runs.push(Run { token, start, end: self.replies.len() });
+        self.runs.push(Run { token, start, end: self.replies.position() });
         self.queue(token);
     }
 }

@@ -7,7 +7,7 @@ use kvick_config::shapes::OutputLimit;
 use kvick_core::runtime_config::RuntimeConfig;
 use kvick_engine::session::Client;
 use kvick_net::socket::Socket;
-use kvick_resp::{OwnedArgs, Parser, ProtocolError};
+use kvick_resp::{OwnedArgs, Parser, ProtocolError, SharedBytes};
 use kvick_store::Waiter;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -17,6 +17,8 @@ use std::time::Instant;
 
 /// Size of an output block in bytes; larger replies take larger blocks.
 const BLOCK: usize = 16 * 1024;
+/// Size of an output block behind a shared string, in bytes.
+const BLOCK_BEHIND_SHARED: usize = 64;
 /// Maximum number of blocks per write.
 const BLOCKS_PER_WRITE: usize = 64;
 /// Input buffers larger than this are freed once their input is consumed.
@@ -54,6 +56,8 @@ pub struct Connection {
     pub stopped: bool,
     /// True while `pending` holds complete requests.
     pub unparsed: bool,
+    /// True if the input last read ended within a large argument.
+    pub sends_big: bool,
     /// True after the poll reported that the peer sends no more, which it reports only once.
     pub read_closed: bool,
     /// True when the socket may take more output than was written.
@@ -100,6 +104,7 @@ impl Connection {
             waiter: None,
             stopped,
             unparsed: false,
+            sends_big: false,
             read_closed: false,
             unwritten: false,
             awaiting_fsync: 0,
@@ -187,13 +192,35 @@ impl Connection {
 /// Pending output.
 #[derive(Default)]
 pub struct Output {
-    blocks: VecDeque<Vec<u8>>,
+    blocks: VecDeque<Block>,
     /// Bytes of the first block that are already written.
     written: usize,
     /// Pending bytes.
     len: usize,
-    /// Bytes allocated for blocks.
+    /// Bytes allocated for blocks. A shared string counts as if it were copied, as in Valkey.
     allocated: usize,
+}
+
+/// A block of pending output.
+enum Block {
+    Bytes(Vec<u8>),
+    Shared(SharedBytes),
+}
+
+impl Block {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Block::Bytes(bytes) => bytes,
+            Block::Shared(bytes) => bytes,
+        }
+    }
+
+    fn allocated(&self) -> usize {
+        match self {
+            Block::Bytes(bytes) => bytes.capacity(),
+            Block::Shared(bytes) => bytes.len(),
+        }
+    }
 }
 
 impl Output {
@@ -214,7 +241,7 @@ impl Output {
 
     /// Bytes allocated.
     pub fn memory(&self) -> usize {
-        self.allocated + self.blocks.capacity() * size_of::<Vec<u8>>()
+        self.allocated + self.blocks.capacity() * size_of::<Block>()
     }
 
     /// Appends output.
@@ -223,14 +250,31 @@ impl Output {
         if bytes.is_empty() {
             return;
         }
-        if let Some(last) = self.blocks.back_mut()
+        if let Some(Block::Bytes(last)) = self.blocks.back_mut()
             && last.len() + bytes.len() <= last.capacity()
         {
             return last.extend_from_slice(bytes);
         }
-        let mut block = Vec::with_capacity(bytes.len().max(BLOCK));
+        // Between shared strings there is little else.
+        let size = if let Some(Block::Shared(_)) = self.blocks.back() { BLOCK_BEHIND_SHARED } else { BLOCK };
+        let mut block = Vec::with_capacity(bytes.len().max(size));
         block.extend_from_slice(bytes);
-        self.allocated += block.capacity();
+        self.push_block(Block::Bytes(block));
+    }
+
+    /// Appends a shared string whose first `written` bytes are already sent; these can be more than none only if no
+    /// output is pending.
+    pub fn push_shared(&mut self, bytes: SharedBytes, written: usize) {
+        debug_assert!(written == 0 || self.is_empty());
+        self.len += bytes.len() - written;
+        if written > 0 {
+            self.written = written;
+        }
+        self.push_block(Block::Shared(bytes));
+    }
+
+    fn push_block(&mut self, block: Block) {
+        self.allocated += block.allocated();
         self.blocks.push_back(block);
     }
 
@@ -239,8 +283,7 @@ impl Output {
         debug_assert!(self.is_empty() && written < block.len());
         self.len = block.len() - written;
         self.written = written;
-        self.allocated = block.capacity();
-        self.blocks.push_back(block);
+        self.push_block(Block::Bytes(block));
     }
 
     /// Writes as much as the socket takes, up to `max` bytes. Returns the bytes written.
@@ -250,7 +293,7 @@ impl Output {
             let mut slices = [IoSlice::new(&[]); BLOCKS_PER_WRITE];
             let (mut blocks, mut left) = (0, max - total);
             for (slice, block) in slices.iter_mut().zip(&self.blocks) {
-                let block = &block[if blocks == 0 { self.written } else { 0 }..];
+                let block = &block.bytes()[if blocks == 0 { self.written } else { 0 }..];
                 *slice = IoSlice::new(&block[..block.len().min(left)]);
                 left -= slice.len();
                 blocks += 1;
@@ -275,14 +318,14 @@ impl Output {
     fn advance(&mut self, mut n: usize) {
         self.len -= n;
         while let Some(first) = self.blocks.front() {
-            let left = first.len() - self.written;
+            let left = first.bytes().len() - self.written;
             if n < left {
                 self.written += n;
                 return;
             }
             n -= left;
             self.written = 0;
-            self.allocated -= first.capacity();
+            self.allocated -= first.allocated();
             self.blocks.pop_front();
         }
     }
@@ -322,7 +365,12 @@ mod tests {
         let (ours, mut theirs) = UnixStream::pair().expect("pair");
         let bytes: Vec<u8> = (0..3_000_000u32).map(|n| (n % 251) as u8).collect();
         let mut output = Output::default();
-        bytes.chunks(7_001).for_each(|chunk| output.push(chunk));
+        // The first string was sent in part.
+        output.push_shared([&[7; 1_000], &bytes[..100_000]].concat().into(), 1_000);
+        for (number, chunk) in bytes[100_000..].chunks(7_001).enumerate() {
+            if number % 3 == 0 { output.push_shared(chunk.to_vec().into(), 0) } else { output.push(chunk) }
+        }
+        assert_eq!(output.len(), bytes.len());
         let (mut socket, mut got, mut buffer) = (Socket::Unix(ours), Vec::new(), vec![0; 65536]);
         while got.len() < bytes.len() {
             let waiting = output.len();
@@ -332,6 +380,6 @@ mod tests {
                 got.extend_from_slice(&buffer[..n]);
             }
         }
-        assert!(got == bytes && output.is_empty() && output.blocks() == 0);
+        assert!(got == bytes && output.is_empty() && output.blocks() == 0 && output.allocated == 0);
     }
 }

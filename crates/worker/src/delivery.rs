@@ -267,9 +267,9 @@ impl Worker {
     ) {
         let Range { start, end } = encoded.0[usize::from(version == Version::Resp3)]
             .get_or_insert_with(|| {
-                let start = self.replies.len();
-                write(&mut self.replies);
-                start..self.replies.len()
+                let start = self.replies.position();
+                write(&mut self.replies.bytes);
+                start..self.replies.position()
             })
             .clone();
         let connection = &mut self.connections[token];

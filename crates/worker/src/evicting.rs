@@ -27,7 +27,7 @@ impl Worker {
     /// Publishes the memory of the worker's reply buffer.
     #[inline]
     pub(super) fn publish_reply_buffer(&mut self) {
-        self.engine.publish_reply_buffer(self.replies.capacity());
+        self.engine.publish_reply_buffer(self.replies.bytes.capacity());
     }
 
     /// Accounts for a connection's memory.

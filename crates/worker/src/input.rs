@@ -2,6 +2,7 @@
 
 use super::Worker;
 use super::connection::{Connection, Deferred};
+use super::large_arguments::READ_BEHIND_BIG;
 use super::long_script::Rest;
 use super::output::{RUNS_MAX, Run};
 use super::violation;
@@ -34,13 +35,11 @@ const REQUESTS: usize = 64;
 const REPLIES_MAX: usize = 1024 * 1024;
 /// Bytes of replies after which they are written before the batch continues with another connection.
 const REPLIES_WRITTEN: usize = 256 * 1024;
-/// Maximum bytes per turn read directly into a large argument.
-const BIG_READ: usize = 1024 * 1024;
 /// Maximum number of declared script keys that are prefetched.
 const DECLARED_MAX: usize = 4;
 
 /// Result of a read.
-enum Read {
+pub(super) enum Read {
     /// This many bytes arrived, and there may be more.
     More(usize),
     /// This many bytes arrived, and the socket is now empty.
@@ -93,8 +92,7 @@ impl Worker {
             left -= 1;
             let Some(token) = self.ready.pop_front() else { break };
             self.read_connection(token);
-            let full = self.shared.len() - self.shared_used < 2 * READ || self.batch.requests.len() >= REQUESTS;
-            if full && left > 0 {
+            if self.is_batch_full() && left > 0 {
                 self.execute_batch();
                 if !self.server.aof.replies_await_fsync() {
                     // Clients answered now can continue while other connections are served.
@@ -108,6 +106,11 @@ impl Worker {
         self.execute_batch();
         self.engine.leave();
         self.write_replies();
+    }
+
+    /// Whether the batch must be executed before more input is read.
+    pub(super) fn is_batch_full(&self) -> bool {
+        self.shared.len() - self.shared_used < 2 * READ || self.batch.requests.len() >= REQUESTS
     }
 
     /// Reads once from a connection and parses its input.
@@ -141,14 +144,15 @@ impl Worker {
         let runtime_config = &self.engine.runtime_config;
         let trusted = !connection.client.must_authenticate(self.server);
         let limits = Limits { authenticated: trusted, ..runtime_config.limits };
-        let read = if connection.parser.spare().is_empty() {
-            if connection.pending.len() <= READ {
-                self.read_shared(token, &limits)
-            } else {
-                self.read_pending(token, &limits)
+        let read = if connection.parser.is_receiving() {
+            self.read_big(token, &limits)
+        } else if connection.pending.len() <= READ {
+            match self.read_shared(token, &limits) {
+                Read::More(n) if self.connections[token].sends_big => self.read_behind(n, token, &limits),
+                read => read,
             }
         } else {
-            self.read_big(token, &limits)
+            self.read_pending(token, &limits)
         };
         self.after_read(token, read, &limits);
     }
@@ -190,26 +194,35 @@ impl Worker {
         self.account_client(token);
     }
 
-    /// Reads into the shared buffer: the common case. Buffered input of the connection is copied there first; unparsed
-    /// input is kept in an allocation of its exact size.
+    /// Reads into the shared buffer: the common case. Buffered input of the connection is copied there first.
     fn read_shared(&mut self, token: usize, limits: &Limits) -> Read {
         let connection = &mut self.connections[token];
         let (start, behind) = (self.shared_used, self.shared_used + connection.pending.len());
+        // A large argument is best read where it is kept; a record of TLS is decrypted elsewhere in any case.
+        let room = if connection.sends_big && !connection.socket.is_tls() { READ_BEHIND_BIG } else { READ };
         let read = match connection.unparsed {
             true => Read::More(0),
             false => {
-                let read = connection.socket.read(&mut self.shared[behind..behind + READ]);
-                outcome(&connection.socket, read, READ)
+                let read = connection.socket.read(&mut self.shared[behind..behind + room]);
+                outcome(&connection.socket, read, room)
             }
         };
         let (Read::More(n) | Read::Drained(n)) = read else { return read };
         if !connection.pending.is_empty() {
             self.shared[start..behind].copy_from_slice(&connection.pending);
         }
-        let end = behind + n;
+        if self.parse_shared(token, start, behind + n, limits) { Read::More(n) } else { read }
+    }
+
+    /// Parses input in the shared buffer. What it leaves is kept in an allocation of its exact size. Returns whether
+    /// that must be parsed again.
+    #[inline]
+    pub(super) fn parse_shared(&mut self, token: usize, start: usize, end: usize, limits: &Limits) -> bool {
+        let connection = &mut self.connections[token];
         let input = &self.shared[start..end];
         let exclusive = self.engine.exclusive.as_ref();
         let (server, batch, template) = (self.server, &mut self.batch, &mut self.template);
+        let big = batch.big.len();
         let mut parse = Parse { server, template, exclusive, batch, connection, token, limits };
         let parsed = parse.all(Source::Shared(start, end), input);
         let rest = &input[parsed.bytes..];
@@ -218,8 +231,9 @@ impl Worker {
             connection.pending = rest.to_vec();
         }
         connection.unparsed = parsed.more;
+        connection.sends_big = parsed.big || self.batch.big.len() > big;
         self.shared_used = end;
-        if parsed.more { Read::More(n) } else { read }
+        parsed.more
     }
 
     /// Appends to the buffered beginning of a long request.
@@ -255,36 +269,6 @@ impl Worker {
         }
     }
 
-    /// Reads directly into the buffer of a large argument.
-    fn read_big(&mut self, token: usize, limits: &Limits) -> Read {
-        let connection = &mut self.connections[token];
-        let mut total = 0;
-        let (missing, more) = loop {
-            let spare = connection.parser.spare();
-            let room = spare.len();
-            let read = connection.socket.read_uninitialised(spare);
-            let (n, more) = match outcome(&connection.socket, read, room) {
-                Read::Ended => return Read::Ended,
-                Read::More(n) => (n, true),
-                Read::Drained(n) => (n, false),
-            };
-            total += n;
-            // SAFETY: the socket wrote n bytes to the buffer that `spare` returned.
-            let missing = unsafe { connection.parser.filled(n) };
-            if missing == 0 || !more || total >= BIG_READ {
-                break (missing, more);
-            }
-        };
-        // A request that exceeds the limit stays unparsed: `after_read` detects it and closes the connection.
-        if missing == 0 && !limits.query_buffer_exceeded(connection.buffered_input()) {
-            let exclusive = self.engine.exclusive.as_ref();
-            let (server, batch, template) = (self.server, &mut self.batch, &mut self.template);
-            let mut parse = Parse { server, template, exclusive, batch, connection, token, limits };
-            parse.all(Source::Shared(0, 0), &[]);
-        }
-        if more { Read::More(total) } else { Read::Drained(total) }
-    }
-
     /// Executes the batch and returns its detached inputs to their connections.
     fn execute_batch(&mut self) {
         if self.batch.requests.len() == 1 && self.execute_only() {
@@ -298,7 +282,7 @@ impl Worker {
     #[inline]
     fn execute_only(&mut self) -> bool {
         let Worker { engine, batch, connections, replies, shared, server, .. } = self;
-        let is_plain = batch.requests[0].is_for_fast_path() && batch.big.is_empty() && batch.inputs.is_empty();
+        let is_plain = batch.requests[0].is_for_fast_path() && batch.inputs.is_empty();
         let token = batch.requests[0].connection;
         if !is_plain || engine.inbox().has_deliveries() || !self.deliveries.is_empty() || server.inboxes.is_congested()
         {
@@ -309,9 +293,9 @@ impl Worker {
             return false;
         };
         engine.begin_batch();
-        let start = replies.len();
+        let start = replies.position();
         let client = &mut connection.client;
-        if engine.take_fast_path(client, &batch.requests, batch, shared, start + REPLIES_MAX, replies) == 0 {
+        if engine.take_fast_path(client, &batch.requests, batch, shared, replies.len() + REPLIES_MAX, replies) == 0 {
             return false;
         }
         connection.client.publish();
@@ -319,7 +303,7 @@ impl Worker {
         self.shared_used = 0;
         let start = if self.engine.inbox().has_deliveries() { self.deliver_between(token, start) } else { start };
         self.account_client(token);
-        self.runs.push(Run { token, start, end: self.replies.len() });
+        self.runs.push(Run { token, start, end: self.replies.position() });
         self.write_many_replies();
         true
     }
@@ -345,7 +329,7 @@ impl Worker {
         while at < requests.len() {
             let token = requests[at].connection;
             let count = requests[at..].iter().take_while(|request| request.connection == token).count();
-            if self.execute_run(token, &requests[at..], count, &mut batch, &shared) {
+            if self.execute_run(token, &requests[at..], count, &batch, &shared) {
                 break;
             }
             at += count;
@@ -364,7 +348,7 @@ impl Worker {
 
     /// Executes the first `count` requests, all of one connection. Returns whether all requests behind the current one
     /// were deferred.
-    fn execute_run(&mut self, token: usize, all: &[Request], count: usize, batch: &mut Batch, shared: &[u8]) -> bool {
+    fn execute_run(&mut self, token: usize, all: &[Request], count: usize, batch: &Batch, shared: &[u8]) -> bool {
         let requests = &all[..count];
         if self.throttles(token) {
             if let Some(connection) = self.connections.get_mut(token) {
@@ -374,12 +358,12 @@ impl Worker {
         }
         self.catch_up(token);
         let Some(mut connection) = self.connections.get_mut(token) else { return false };
-        let mut start = self.replies.len();
-        let may_take = !batch.big.is_empty() && !self.server.keyspace.log.has_readers();
+        let mut start = self.replies.position();
         let (mut next, mut is_rest_deferred) = (0, false);
         while next < requests.len() {
-            if !may_take && requests[next].is_for_fast_path() && connection.client.fate == Fate::Open {
-                let (client, replies_max) = (&mut connection.client, start + REPLIES_MAX);
+            if requests[next].is_for_fast_path() && connection.client.fate == Fate::Open {
+                let replies_max = self.replies.len() - self.replies.len_since(start) + REPLIES_MAX;
+                let client = &mut connection.client;
                 let left = &requests[next..];
                 next += self.engine.take_fast_path(client, left, batch, shared, replies_max, &mut self.replies);
                 if self.engine.inbox().has_deliveries() {
@@ -396,24 +380,19 @@ impl Worker {
             if connection.client.fate != Fate::Open || connection.client.info.doomed.load(Ordering::Relaxed) {
                 break;
             }
-            if self.replies.len() - start > REPLIES_MAX || self.runs.len() >= RUNS_MAX {
+            if self.replies.len_since(start) > REPLIES_MAX || self.runs.len() >= RUNS_MAX {
                 defer(connection, &requests[number..], batch, shared);
                 self.queue(token);
                 break;
             }
-            let large = if may_take && !self.engine.is_monitored() { batch.take_large(request, shared) } else { None };
-            let (index, mut owned_arg) = large.map_or((0, None), |large| (large.index, Some(large.buffer)));
             let rest = Rest { requests: &all[next..], batch, shared };
             let parsed = ParsedRequest { args: batch.args(request, shared), resolved: request.resolved };
-            let executed = self.execute_one(token, parsed, &mut owned_arg, rest, &mut start);
+            let executed = self.execute_one(token, parsed, rest, &mut start);
             is_rest_deferred = executed.is_rest_deferred;
             let Some(same) = self.connections.get_mut(token) else { return is_rest_deferred };
             connection = same;
             if let Some(stop) = executed.stop {
                 let is_pending = stop.is_pending();
-                if let Some(buffer) = owned_arg.filter(|_| is_pending) {
-                    batch.big[index] = buffer;
-                }
                 let from = if is_pending { number } else { next };
                 if is_pending || !is_rest_deferred {
                     defer(connection, &requests[from..], batch, shared);
@@ -432,7 +411,7 @@ impl Worker {
             }
         }
         self.account_client(token);
-        self.runs.push(Run { token, start, end: self.replies.len() });
+        self.runs.push(Run { token, start, end: self.replies.position() });
         self.write_many_replies();
         is_rest_deferred
     }
@@ -440,21 +419,14 @@ impl Worker {
     /// Executes a request of an existing connection, outside of the fast path, and delivers messages behind its reply.
     /// `rest` is what to defer before a long script serves other clients, `start` where the connection's replies begin
     /// that are not assigned to it yet.
-    fn execute_one(
-        &mut self,
-        token: usize,
-        request: ParsedRequest<'_>,
-        owned_arg: &mut Option<Vec<u8>>,
-        rest: Rest<'_>,
-        start: &mut usize,
-    ) -> Executed {
+    fn execute_one(&mut self, token: usize, request: ParsedRequest<'_>, rest: Rest<'_>, start: &mut usize) -> Executed {
         let ParsedRequest { args, resolved } = request;
         let mut is_rest_deferred = false;
         let stop = loop {
             let Some(connection) = self.connections.get_mut(token) else {
                 return Executed { is_rest_deferred, stop: None };
             };
-            let outcome = self.engine.execute(&mut connection.client, args, resolved, owned_arg, &mut self.replies);
+            let outcome = self.engine.execute(&mut connection.client, args, resolved, &mut self.replies);
             let outcome = match outcome {
                 Outcome::ScriptCall(script_call) => {
                     self.push_run(token, *start);
@@ -462,7 +434,7 @@ impl Worker {
                         return Executed { is_rest_deferred, stop: None };
                     };
                     is_rest_deferred = ran.is_rest_deferred;
-                    *start = self.replies.len() - ran.reply_bytes;
+                    *start = self.replies.position() - ran.reply_bytes;
                     ran.outcome
                 }
                 outcome => outcome,
@@ -493,9 +465,9 @@ impl Worker {
     /// Inserts deliveries behind the replies made for a connection from `start` on, the last of which may belong to the
     /// command that caused them. Returns where the next replies begin.
     fn deliver_between(&mut self, token: usize, start: usize) -> usize {
-        self.runs.push(Run { token, start, end: self.replies.len() });
+        self.runs.push(Run { token, start, end: self.replies.position() });
         self.deliver_pending();
-        self.replies.len()
+        self.replies.position()
     }
 
     /// Writes the batch's replies if they exceed the threshold.
@@ -524,7 +496,7 @@ impl Worker {
             return;
         }
         self.catch_up(token);
-        let mut start = self.replies.len();
+        let mut start = self.replies.position();
         let mut stop = None;
         self.engine.begin_batch();
         let nothing = Batch::default();
@@ -536,7 +508,7 @@ impl Worker {
                 Deferred::Broken(error) => (Args::new(&[], &[], &[]), ResolvedCommand::Broken(*error)),
             };
             let rest = Rest { requests: &[], batch: &nothing, shared: &[] };
-            let executed = self.execute_one(token, ParsedRequest { args, resolved }, &mut None, rest, &mut start);
+            let executed = self.execute_one(token, ParsedRequest { args, resolved }, rest, &mut start);
             stop = executed.stop;
             let Some(connection) = self.connections.get_mut(token) else { return };
             if let Some(stop) = &stop {
@@ -545,7 +517,7 @@ impl Worker {
                 }
                 break;
             }
-            let is_much = self.replies.len() - start > REPLIES_MAX || self.runs.len() >= RUNS_MAX;
+            let is_much = self.replies.len_since(start) > REPLIES_MAX || self.runs.len() >= RUNS_MAX;
             if connection.client.fate != Fate::Open || is_much {
                 break;
             }
@@ -562,7 +534,7 @@ impl Worker {
             None => self.queue(token),
         }
         self.account_client(token);
-        self.runs.push(Run { token, start, end: self.replies.len() });
+        self.runs.push(Run { token, start, end: self.replies.position() });
         self.write_many_replies();
         if becomes_replica {
             self.register_feed(token);
@@ -633,6 +605,8 @@ struct Found {
     requests: bool,
     /// Whether unparsed input must wait until the parsed requests are executed.
     more: bool,
+    /// Whether it ends within a large argument.
+    big: bool,
 }
 
 impl Parse<'_> {
@@ -645,12 +619,12 @@ impl Parse<'_> {
         }
         let (mut pos, before) = (0, self.batch.requests.len());
         let mut last = Last::default();
-        let mut more = false;
+        let (mut more, mut big) = (false, false);
         // Before authentication input is checked more strictly.
         let mut may_repeat = self.limits.authenticated && !self.connection.parser.is_partial();
         loop {
             let (first_span, start) = (self.batch.spans.len(), pos);
-            let Batch { spans, big, .. } = &mut *self.batch;
+            let Batch { spans, big: buffers, .. } = &mut *self.batch;
             if may_repeat
                 && let Some(command) = self.template.command
                 && let Some(end) = self.template.repeat.parse(input, pos, spans, self.limits.bulk_len_max)
@@ -662,7 +636,7 @@ impl Parse<'_> {
                 }
                 continue;
             }
-            match self.connection.parser.parse(input, &mut pos, spans, big, self.limits) {
+            match self.connection.parser.parse(input, &mut pos, spans, buffers, self.limits) {
                 Parsed::Request => {
                     let keyed = self.add(source, input, first_span, &mut last);
                     if may_repeat && let Some(command) = keyed {
@@ -674,6 +648,7 @@ impl Parse<'_> {
                 Parsed::Incomplete => break,
                 Parsed::Big { .. } => {
                     pos = input.len();
+                    big = true;
                     break;
                 }
                 Parsed::Error(error) => {
@@ -688,7 +663,7 @@ impl Parse<'_> {
                 break;
             }
         }
-        Found { bytes: pos, requests: self.batch.requests.len() > before, more }
+        Found { bytes: pos, requests: self.batch.requests.len() > before, more, big }
     }
 
     /// Whether the connection has executed nothing yet.
@@ -703,7 +678,7 @@ impl Parse<'_> {
         self.connection.output.push(violation::NO_TLS);
         self.connection.unwritten = true;
         self.connection.client.fate = Fate::CloseAfterReply;
-        Found { bytes, requests: false, more: true }
+        Found { bytes, requests: false, more: true, big: false }
     }
 
     /// Adds a request. Returns its command if its first argument is its only key.
@@ -780,7 +755,7 @@ impl Parse<'_> {
     }
 }
 
-fn outcome(socket: &Socket, read: io::Result<usize>, room: usize) -> Read {
+pub(super) fn outcome(socket: &Socket, read: io::Result<usize>, room: usize) -> Read {
     match read {
         Ok(0) => Read::Ended,
         Ok(n) if n == room || socket.has_more() => Read::More(n),

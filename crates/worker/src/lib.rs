@@ -19,6 +19,7 @@ mod feeding;
 mod handshake;
 mod input;
 mod invalidation;
+mod large_arguments;
 mod long_script;
 mod migrating;
 pub mod output;
@@ -39,6 +40,7 @@ use kvick_engine::session::{Client, Fate};
 use kvick_net::listen::{Listeners, NewConnection};
 use kvick_net::socket::Socket;
 use kvick_replication::migration::MigrationJob;
+use kvick_resp::ReplyBuffer;
 use kvick_runtime::affinity::{self, Role};
 use kvick_runtime::clock::Ticks;
 use kvick_runtime::mailbox::Mailbox;
@@ -93,9 +95,9 @@ pub struct Worker {
     shared: Vec<u8>,
     shared_used: usize,
     /// Replies of the current batch, and the runs that assign them to connections.
-    replies: Vec<u8>,
+    replies: ReplyBuffer,
     /// Reply buffer of a request that runs a script.
-    replies_apart: Vec<u8>,
+    replies_apart: ReplyBuffer,
     /// Requests that were blocked by a script and are retried in this turn.
     resumed: usize,
     /// Connections to close when a script releases its locks.
@@ -155,8 +157,8 @@ impl Worker {
             template: input::RequestTemplate::default(),
             shared: vec![0; input::SHARED],
             shared_used: 0,
-            replies: Vec::with_capacity(kvick_engine::evicting::REPLIES_MIN),
-            replies_apart: Vec::new(),
+            replies: ReplyBuffer::with_capacity(kvick_engine::evicting::REPLIES_MIN),
+            replies_apart: ReplyBuffer::default(),
             resumed: 0,
             postponed: Vec::new(),
             runs: Vec::new(),

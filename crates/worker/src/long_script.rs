@@ -37,7 +37,7 @@ pub(super) struct Rest<'b> {
 pub(super) struct Ran {
     /// Its outcome.
     pub outcome: Outcome,
-    /// Bytes of its reply.
+    /// Bytes of its reply, without shared strings.
     pub reply_bytes: usize,
     /// Whether the rest of the batch was deferred.
     pub is_rest_deferred: bool,
@@ -108,10 +108,9 @@ impl Worker {
         if is_rest_deferred {
             self.return_to_service(token, rest.batch);
         }
-        self.replies.extend_from_slice(&out);
-        let reply_bytes = out.len();
-        out.clear();
-        out.shrink_to(SHARED);
+        let reply_bytes = out.position();
+        self.replies.append(&mut out);
+        out.bytes.shrink_to(SHARED);
         self.replies_apart = out;
         Some(Ran { outcome, reply_bytes, is_rest_deferred })
     }
@@ -182,7 +181,7 @@ impl Worker {
 
     /// Adds a run of a connection's replies from `start` on, if there are any.
     pub(super) fn push_run(&mut self, token: usize, start: usize) {
-        let end = self.replies.len();
+        let end = self.replies.position();
         if start < end {
             self.runs.push(Run { token, start, end });
         }

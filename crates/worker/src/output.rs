@@ -1,11 +1,12 @@
 //! Writes replies and enforces output limits.
 
 use super::Worker;
-use super::connection::Connection;
+use super::connection::{Connection, Output};
 use kvick_config::tables::replication::REPL_BACKLOG_SIZE;
 use kvick_core::clients::ClientFlags;
 use kvick_engine::services::{Services, WRITTEN_AT_ONCE};
 use kvick_engine::session::Fate;
+use kvick_resp::{ReplyBuffer, SharedBytes};
 use std::io::{self, IoSlice};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -42,13 +43,60 @@ fn uses_reply_list(server: &Services) -> bool {
     server.written_at_once.load(Ordering::Relaxed) == 0
 }
 
+/// A part of a connection's replies that is contiguous in memory.
+#[derive(Clone, Copy)]
+enum Segment<'a> {
+    Bytes(&'a [u8]),
+    /// A shared string, from an offset on.
+    Shared(&'a SharedBytes, usize),
+}
+
+impl<'a> Segment<'a> {
+    fn bytes(self) -> &'a [u8] {
+        match self {
+            Segment::Bytes(bytes) => bytes,
+            Segment::Shared(bytes, from) => &bytes[from..],
+        }
+    }
+
+    fn skip(self, n: usize) -> Self {
+        match self {
+            Segment::Bytes(bytes) => Segment::Bytes(&bytes[n..]),
+            Segment::Shared(bytes, from) => Segment::Shared(bytes, from + n),
+        }
+    }
+}
+
+/// The segments of a run, in order.
+fn segments_of<'a>(run: &Run, replies: &'a ReplyBuffer) -> impl Iterator<Item = Segment<'a>> {
+    let parts = replies.shared(run.start..run.end);
+    let (mut at, end) = (run.start, run.end);
+    let with_shared = parts.iter().flat_map(move |part| {
+        let before = std::mem::replace(&mut at, part.at);
+        [Segment::Bytes(&replies.bytes[before..part.at]), Segment::Shared(&part.bytes, 0)]
+    });
+    let behind = parts.last().map_or(run.start, |part| part.at);
+    with_shared.chain([Segment::Bytes(&replies.bytes[behind..end])])
+}
+
 /// The remainder of a connection's runs after `written` bytes of them were written.
-fn unwritten<'a>(group: &'a [Run], replies: &'a [u8], mut written: usize) -> impl Iterator<Item = &'a [u8]> {
-    group.iter().map(move |run| {
-        let skipped = written.min(run.end - run.start);
+fn unwritten<'a>(group: &'a [Run], replies: &'a ReplyBuffer, mut written: usize) -> impl Iterator<Item = Segment<'a>> {
+    group.iter().flat_map(|run| segments_of(run, replies)).filter_map(move |segment| {
+        let len = segment.bytes().len();
+        let skipped = written.min(len);
         written -= skipped;
-        &replies[run.start + skipped..run.end]
+        (skipped < len).then(|| segment.skip(skipped))
     })
+}
+
+/// Appends the remainder of a connection's runs to its output.
+fn keep_unwritten(output: &mut Output, group: &[Run], replies: &ReplyBuffer, written: usize) {
+    for segment in unwritten(group, replies, written) {
+        match segment {
+            Segment::Bytes(bytes) => output.push(bytes),
+            Segment::Shared(bytes, from) => output.push_shared(bytes.clone(), from),
+        }
+    }
 }
 
 impl Worker {
@@ -76,7 +124,7 @@ impl Worker {
         }
         if let [run] = self.runs[..]
             && !self.closed_over_limit
-            && self.replies.capacity() <= REPLIES_KEPT
+            && self.replies.bytes.capacity() <= REPLIES_KEPT
         {
             return self.write_only(run);
         }
@@ -97,11 +145,15 @@ impl Worker {
                 // A large reply is the last one, because the batch stops behind it; bytes that are not kept need no
                 // copy.
                 [only]
-                    if left == 0 && replies.len() > REPLIES_KEPT && only.end == replies.len() && output.is_empty() =>
+                    if left == 0
+                        && replies.position() > REPLIES_KEPT
+                        && only.end == replies.position()
+                        && output.is_empty()
+                        && replies.shared(only.start..only.end).is_empty() =>
                 {
-                    output.adopt(std::mem::take(&mut replies), only.start + written);
+                    output.adopt(std::mem::take(&mut replies.bytes), only.start + written);
                 }
-                _ => unwritten(group, &replies, written).for_each(|bytes| output.push(bytes)),
+                _ => keep_unwritten(output, group, &replies, written),
             }
             // The socket may have gained space since: a missed edge is not reported again.
             self.write_waiting(group[0].token);
@@ -114,10 +166,10 @@ impl Worker {
 
     /// Keeps the buffer of written replies unless it is large.
     #[inline]
-    fn recycle_replies(&mut self, replies: Vec<u8>) {
+    fn recycle_replies(&mut self, replies: ReplyBuffer) {
         // The reply of a client closed for its output is larger than normal.
         let is_usual = !std::mem::take(&mut self.closed_over_limit);
-        if replies.capacity() <= REPLIES_KEPT && is_usual {
+        if replies.bytes.capacity() <= REPLIES_KEPT && is_usual {
             self.replies = replies;
             self.replies.clear();
         }
@@ -132,7 +184,7 @@ impl Worker {
         self.reached = 0;
         self.runs.clear();
         if let Some(written) = self.write_group(&[run], &replies) {
-            self.connections[run.token].output.push(&replies[run.start + written..run.end]);
+            keep_unwritten(&mut self.connections[run.token].output, &[run], &replies, written);
             self.write_waiting(run.token);
         }
         self.recycle_replies(replies);
@@ -141,11 +193,11 @@ impl Worker {
     /// Writes a connection's part of the replies. Returns the bytes taken if the socket did not take all and the rest
     /// must be kept.
     #[inline]
-    fn write_group(&mut self, group: &[Run], replies: &[u8]) -> Option<usize> {
+    fn write_group(&mut self, group: &[Run], replies: &ReplyBuffer) -> Option<usize> {
         let stats = &self.engine.stats;
         let token = group[0].token;
         let connection = self.connections.get_mut(token)?;
-        let total: usize = group.iter().map(|run| run.end - run.start).sum();
+        let total: usize = group.iter().map(|run| replies.len_of(run.start..run.end)).sum();
         let hard_bytes = connection.output_limit(&self.engine.runtime_config).hard_bytes;
         let waiting = (connection.output.len() + total) as u64;
         if hard_bytes > 0 && waiting > hard_bytes {
@@ -158,14 +210,22 @@ impl Worker {
         let at_once = self.server.written_at_once.load(Ordering::Relaxed);
         if total > 0 && connection.output.is_empty() && connection.client.fate != Fate::Close {
             let result = match group {
-                [only] => connection.socket.write(&replies[only.start..only.end.min(only.start + at_once)]),
+                [only] if total == only.end - only.start => {
+                    connection.socket.write(&replies.bytes[only.start..only.end.min(only.start + at_once)])
+                }
                 _ => {
                     let mut slices = [IoSlice::new(&[]); SLICES_PER_WRITE];
-                    let count = group.len().min(SLICES_PER_WRITE);
-                    for (slice, run) in slices.iter_mut().zip(group) {
-                        *slice = IoSlice::new(&replies[run.start..run.end]);
+                    let (mut count, mut left) = (0, at_once);
+                    for (slice, segment) in slices.iter_mut().zip(unwritten(group, replies, 0)) {
+                        let bytes = segment.bytes();
+                        *slice = IoSlice::new(&bytes[..bytes.len().min(left)]);
+                        left -= slice.len();
+                        count += 1;
+                        if left == 0 {
+                            break;
+                        }
                     }
-                    connection.socket.write_vectored(&slices[..count.min(at_once)])
+                    connection.socket.write_vectored(&slices[..count])
                 }
             };
             match result {
@@ -301,15 +361,56 @@ impl Worker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kvick_resp::Version;
+    use proptest::prelude::*;
+
+    fn bytes_of<'a>(segments: impl Iterator<Item = Segment<'a>>) -> Vec<u8> {
+        segments.flat_map(|segment| segment.bytes().to_vec()).collect()
+    }
 
     #[test]
     fn what_is_left_of_several_runs_begins_where_the_socket_ended() {
-        let replies = b"abcdefgh";
+        let mut replies = ReplyBuffer::default();
+        replies.bytes.extend_from_slice(b"abcdefgh");
         // The second run is a message that other connections receive too, from an earlier position.
         let group = [(4, 6), (0, 3), (6, 8)].map(|(start, end)| Run { token: 0, start, end });
         let whole = b"efabcgh";
         for written in 0..=whole.len() {
-            assert_eq!(unwritten(&group, replies, written).collect::<Vec<_>>().concat(), whole[written..]);
+            assert_eq!(bytes_of(unwritten(&group, &replies, written)), whole[written..]);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn replies_with_shared_strings_are_split_anywhere(
+            // Whether the string is shared, its length, and whether a run ends behind the reply.
+            words in proptest::collection::vec((any::<bool>(), 0usize..40, any::<bool>()), 1..12),
+            written in 0usize..600,
+        ) {
+            let (mut replies, mut copied, mut runs, mut start) = (ReplyBuffer::default(), Vec::new(), Vec::new(), 0);
+            for (number, (shares, len, ends)) in words.iter().enumerate() {
+                let value = SharedBytes::new(vec![b'a' + number as u8; *len]);
+                let mut reply = replies.reply(Version::Resp2);
+                if *shares { reply.bulk_shared(&value) } else { reply.bulk(&value) }
+                kvick_resp::Reply::new(&mut copied, Version::Resp2).bulk(&value);
+                if *ends || number + 1 == words.len() {
+                    runs.push(Run { token: 0, start, end: replies.position() });
+                    start = replies.position();
+                }
+            }
+            let lens: Vec<usize> = runs.iter().map(|run| replies.len_of(run.start..run.end)).collect();
+            prop_assert_eq!(lens.iter().sum::<usize>(), copied.len());
+            prop_assert_eq!(replies.len(), copied.len());
+            let written = written.min(copied.len());
+            prop_assert_eq!(bytes_of(unwritten(&runs, &replies, written)), &copied[written..]);
+            let mut output = Output::default();
+            keep_unwritten(&mut output, &runs, &replies, written);
+            prop_assert_eq!(output.len(), copied.len() - written);
+            // The replies of the first run are also those of a shorter buffer.
+            let first = runs[0];
+            replies.truncate(first.end);
+            prop_assert_eq!(replies.len(), lens[0]);
+            prop_assert_eq!(bytes_of(unwritten(&[first], &replies, 0)), &copied[..lens[0]]);
         }
     }
 }

@@ -162,7 +162,7 @@ mod tests {
         let mut bench = bench();
         for (command, lazy, freed) in [("DEL", false, 0), ("DEL", true, 1), ("UNLINK", false, 2)] {
             bench.settings.lazy_user_del = lazy;
-            bench.run_words(&[b"SET", b"k", &[b'x'; 100_000]]);
+            bench.run_words(&[b"SET", b"k", &vec![b'x'; 5_000_000]]);
             assert_eq!(bench.run(&format!("{command} k")), ":1");
             let lazy_free = &bench.keyspace.lazy_free;
             assert_eq!(lazy_free.pending() + lazy_free.freed(), freed, "{command} {lazy}");

@@ -1,7 +1,5 @@
 //! LPUSH, RPUSH, LPUSHX, RPUSHX: add elements at an end.
 
-use std::iter::once;
-
 use kvick_resp::Args;
 use kvick_store::collections::list::Side;
 use kvick_store::{Collection, EventClass, List};
@@ -16,7 +14,6 @@ const fn spec(name: &'static str) -> Spec {
         .flags(&[Flags::WRITE, Flags::DENYOOM, Flags::FAST])
         .acl(&[Categories::LIST])
         .keys(const { &[KeySpec::at(1, &[KeyFlags::RW, KeyFlags::INSERT])] })
-        .takes(2)
         .args(const { &[Arg::key("key"), Arg::string("element").multiple()] })
 }
 
@@ -82,10 +79,9 @@ fn push(cx: &mut Context<'_>, args: Args<'_>, side: Side, only_existing: bool) -
     } else {
         cx.db.write_or_create::<List>(key)?.0
     };
-    match cx.owned_arg.take() {
-        None => list.extend(side, args.iter().skip(2), limits),
-        Some(only) if args.len() == 3 => list.push_owned(side, only, limits),
-        Some(first) => list.extend(side, once(first.as_slice()).chain(args.iter().skip(3)), limits),
+    match args.shared(2) {
+        Some(only) if args.len() == 3 => list.push_shared(side, only, limits),
+        _ => list.extend(side, args.iter().skip(2), limits),
     }
     let len = list.len();
     let effects = cx.db.effects();

@@ -4,7 +4,7 @@ use kvick_resp::Args;
 use kvick_store::{EventClass, IntBuf, Key, Str};
 
 use super::options::{Expiration, Options, Syntax};
-use super::{reply_string, string_in};
+use super::reply_entry;
 use crate::context::{Context, Error, Handler};
 use crate::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeySpec, Spec};
 
@@ -23,7 +23,7 @@ fn get(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let key = cx.key(args, 1);
     match cx.db.get(key) {
         None => cx.reply.null(),
-        Some(entry) => reply_string(&mut cx.reply, string_in(entry)?),
+        Some(entry) => reply_entry(&mut cx.reply, entry)?,
     }
     Ok(())
 }
@@ -68,7 +68,7 @@ fn getex(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
         cx.reply.null();
         return Ok(());
     };
-    reply_string(&mut cx.reply, string_in(entry)?);
+    reply_entry(&mut cx.reply, entry)?;
     let expires = entry.expiry().is_some();
     match deadline {
         Some((at, true)) if cx.db.is_due(at) => {
@@ -116,7 +116,7 @@ fn getdel(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     match cx.db.get(key) {
         None => cx.reply.null(),
         Some(entry) => {
-            reply_string(&mut cx.reply, string_in(entry)?);
+            reply_entry(&mut cx.reply, entry)?;
             delete(cx, key);
         }
     }

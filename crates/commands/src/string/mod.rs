@@ -66,6 +66,16 @@ fn equals(value: Str<'_>, text: &[u8]) -> bool {
     value.bytes(&mut IntBuf::default()) == text
 }
 
+/// Replies with the string that a key holds.
+#[inline]
+fn reply_entry(reply: &mut Reply<'_>, entry: Entry<'_>) -> Result<(), Error> {
+    match entry.shared() {
+        Some(bytes) => reply.bulk_shared(&bytes),
+        None => reply_string(reply, string_in(entry)?),
+    }
+    Ok(())
+}
+
 /// Replies with a stored string.
 #[inline]
 pub(crate) fn reply_string(reply: &mut Reply<'_>, value: Str<'_>) {
@@ -75,12 +85,12 @@ pub(crate) fn reply_string(reply: &mut Reply<'_>, value: Str<'_>) {
     }
 }
 
-/// Stores argument `index`, or the large argument that was taken over, at `key`. Records one change, with event `set`.
+/// Stores argument `index` at `key`. Records one change, with event `set`.
 #[inline]
 fn store(cx: &mut Context<'_>, key: Key<'_>, args: Args<'_>, index: usize, expiry: Expiry) {
-    match cx.owned_arg.take() {
+    match args.shared(index) {
         None => cx.db.set_bytes(key, &args[index], expiry),
-        Some(value) => cx.db.set_owned(key, value, expiry),
+        Some(value) => cx.db.set_shared(key, value.clone(), expiry),
     }
     let effects = cx.db.effects();
     effects.changed(1);

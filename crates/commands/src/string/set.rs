@@ -8,7 +8,7 @@ use kvick_store::{EventClass, Expiry, IntBuf, Key, Str};
 use smallvec::SmallVec;
 
 use super::options::{Condition, Deadline, Expiration, Options, Syntax, TimeForm};
-use super::{equals, reply_string, store, string_in};
+use super::{equals, reply_entry, reply_string, store, string_in};
 use crate::context::{Context, Error, Handler};
 use crate::spec::{Arg, Categories, Command, Flags, Group, KeyFlags, KeyPosition, KeyPositions, KeySpec, Spec};
 
@@ -21,7 +21,6 @@ pub const SET: Command<Handler> = Command::new(
         .keys(&[KeySpec::at(1, &[KeyFlags::RW, KeyFlags::ACCESS, KeyFlags::UPDATE, KeyFlags::VARIABLE_FLAGS])
             .notes("read as well as written when GET is given")])
         .find_keys(set_keys)
-        .takes(2)
         .doc(Group::String, "1.0.0", "O(1)", "Sets a key to a string, whatever it held before.")
         .history(&[
             ("2.6.12", "Added `EX`, `PX`, `NX` and `XX`."),
@@ -169,7 +168,6 @@ pub const SETNX: Command<Handler> = Command::new(
         .flags(&[Flags::WRITE, Flags::DENYOOM, Flags::FAST])
         .acl(&[Categories::STRING])
         .keys(&[KeySpec::at(1, &[KeyFlags::OW, KeyFlags::INSERT])])
-        .takes(2)
         .doc(Group::String, "1.0.0", "O(1)", "Sets a key to a string, only if there is no such key.")
         .args(&[Arg::key("key"), Arg::string("value")]),
     setnx,
@@ -191,7 +189,6 @@ pub const SETEX: Command<Handler> = Command::new(
         .flags(&[Flags::WRITE, Flags::DENYOOM])
         .acl(&[Categories::STRING])
         .keys(&[KeySpec::at(1, &[KeyFlags::OW, KeyFlags::UPDATE])])
-        .takes(3)
         .doc(Group::String, "2.0.0", "O(1)", "Sets a key to a string for a number of seconds.")
         .args(&[Arg::key("key"), Arg::integer("seconds"), Arg::string("value")]),
     setex,
@@ -208,7 +205,6 @@ pub const PSETEX: Command<Handler> = Command::new(
         .flags(&[Flags::WRITE, Flags::DENYOOM])
         .acl(&[Categories::STRING])
         .keys(&[KeySpec::at(1, &[KeyFlags::OW, KeyFlags::UPDATE])])
-        .takes(3)
         .doc(Group::String, "2.6.0", "O(1)", "Sets a key to a string for a number of milliseconds.")
         .args(&[Arg::key("key"), Arg::integer("milliseconds"), Arg::string("value")]),
     psetex,
@@ -233,7 +229,6 @@ pub const GETSET: Command<Handler> = Command::new(
         .flags(&[Flags::WRITE, Flags::DENYOOM, Flags::FAST])
         .acl(&[Categories::STRING])
         .keys(&[KeySpec::at(1, &[KeyFlags::RW, KeyFlags::ACCESS, KeyFlags::UPDATE])])
-        .takes(2)
         .doc(Group::String, "1.0.0", "O(1)", "Sets a key to a string and returns the one it held before.")
         .args(&[Arg::key("key"), Arg::string("value")]),
     getset,
@@ -243,7 +238,7 @@ fn getset(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Error> {
     let key = cx.key(args, 1);
     match cx.db.get(key) {
         None => cx.reply.null(),
-        Some(entry) => reply_string(&mut cx.reply, string_in(entry)?),
+        Some(entry) => reply_entry(&mut cx.reply, entry)?,
     }
     store(cx, key, args, 2, Expiry::None);
     let effects = cx.db.effects();

@@ -507,7 +507,7 @@ impl<'a> Loader<'a> {
         let database = self.database as usize;
         let batch = Batch {
             databases: (database, database),
-            records: &record,
+            records: &[&record],
             record_count: 1,
             replica_only: &[],
             aof_only: &[],

@@ -51,7 +51,7 @@ use kvick_core::clients::{ClientFlags, ClientInfo};
 use kvick_core::executor::Executor;
 use kvick_core::inbox::Delivery;
 use kvick_core::tracking::Mode;
-use kvick_resp::{OwnedArgs, Version};
+use kvick_resp::{OwnedArgs, ReplyBuffer, Version};
 use kvick_store::Waiter;
 use kvick_store::expire::{Pass, Sweeper};
 use kvick_store::log::{Audience, Follower};
@@ -181,12 +181,12 @@ impl Harness {
     fn run(&mut self, executor: usize, client: usize, line: &str) -> String {
         let (engine, Connected { client, waiter }) = (&mut self.executors[executor], &mut self.clients[client]);
         assert!(waiter.is_none(), "a blocked client's requests are not executed");
-        let (args, mut out) = (OwnedArgs::new(words(line)), Vec::new());
+        let (args, mut out) = (OwnedArgs::new(words(line)), ReplyBuffer::contiguous(Vec::new()));
         engine.update_clock();
         engine.begin_batch();
         assert!(engine.enter(), "nobody has the global lock");
         loop {
-            let outcome = engine.execute(client, args.args(), ResolvedCommand::Unresolved, &mut None, &mut out);
+            let outcome = engine.execute(client, args.args(), ResolvedCommand::Unresolved, &mut out);
             let outcome = match outcome {
                 Outcome::ScriptCall(script_call) => {
                     engine.execute_script_call(client, script_call, args.args(), &mut (), &mut out)
@@ -200,7 +200,7 @@ impl Harness {
                     client.info.set_flags(ClientFlags::BLOCKED, true);
                     *client.info.waiter.lock() = Some(ticket.clone());
                     *waiter = Some(ticket);
-                    out.extend_from_slice(WAITS.as_bytes());
+                    out.bytes.extend_from_slice(WAITS.as_bytes());
                     break;
                 }
                 _ => panic!("{line} neither ran nor waits"),
@@ -208,7 +208,7 @@ impl Harness {
         }
         engine.leave();
         engine.settle_turn();
-        String::from_utf8(out).expect("text")
+        String::from_utf8(out.bytes).expect("text")
     }
 
     /// Runs a client's request and compares the reply.

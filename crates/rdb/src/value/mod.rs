@@ -200,7 +200,7 @@ fn load_string<I: Input>(decoder: &mut Decoder<I>) -> Result<Loaded, Error> {
     let bytes = decoder.owned()?;
     Ok(Loaded::Value(match parse_i64(&bytes) {
         Some(number) => Value::Int(number),
-        None if bytes.len() > INLINE_MAX => Value::Raw(Box::new(bytes)),
+        None if bytes.len() > INLINE_MAX => Value::Raw(bytes.into()),
         None => Value::Bytes(bytes),
     }))
 }

@@ -195,7 +195,7 @@ fn propagate(core: &ReplicatedCore, words: &[Vec<u8>]) {
     let mut records = Vec::new();
     encode(&mut records, words.iter().map(Vec::as_slice));
     let global = core.keyspace.lock_global();
-    let batch = Batch { databases: (0, 0), records: &records, record_count: 1, replica_only: &[], aof_only: &[] };
+    let batch = Batch { databases: (0, 0), records: &[&records], record_count: 1, replica_only: &[], aof_only: &[] };
     core.keyspace.log.append(&batch);
     drop(global);
     core.on_log_appended(None);

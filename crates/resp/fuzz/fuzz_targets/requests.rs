@@ -62,7 +62,7 @@ fn feed<'a>(pieces: impl Iterator<Item = &'a [u8]>, limits: &Limits) -> Outcome 
                 }
                 Parsed::Incomplete => break,
                 Parsed::Big { needs } => {
-                    assert!(needs > 0 && pos == input.len() && !parser.spare().is_empty());
+                    assert!(needs > 0 && pos == input.len() && parser.spare().is_empty() != parser.is_receiving());
                     break;
                 }
                 Parsed::Error(error) => return (requests, Some(error)),

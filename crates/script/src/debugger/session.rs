@@ -60,7 +60,7 @@ pub(super) struct Input {
     parser: Parser,
     pub(super) bytes: Vec<u8>,
     spans: Vec<Span>,
-    big: Vec<Vec<u8>>,
+    big: Vec<kvick_resp::SharedBytes>,
     /// The words of the current command.
     pub(super) words: Vec<Vec<u8>>,
 }

@@ -20,6 +20,7 @@
 pub(crate) mod tests;
 pub mod walk;
 
+use kvick_resp::SharedBytes;
 use std::alloc::Layout;
 use std::collections::VecDeque;
 use std::ptr::NonNull;
@@ -144,6 +145,20 @@ impl<'h> Mover<'h> {
             let now = self.offer(before.cast(), layout);
             if now != before.cast() {
                 std::ptr::write(owner, Vec::from_raw_parts(now.cast().as_ptr(), len, capacity));
+            }
+        }
+    }
+
+    /// Offers both allocations of shared bytes, unless they have other owners.
+    pub fn offer_shared(&mut self, owner: &mut SharedBytes) {
+        let Some(buffer) = owner.get_mut() else { return };
+        self.offer_vec(buffer);
+        // SAFETY: as above; there is no other owner.
+        unsafe {
+            let before = owner.header();
+            let now = self.offer(before, SharedBytes::HEADER);
+            if now != before {
+                std::ptr::write(owner, SharedBytes::moved(now));
             }
         }
     }

@@ -58,7 +58,7 @@ fn values(elements: usize) -> Vec<Value> {
     let mut values = vec![
         Value::Int(elements as i64),
         Value::Bytes(vec![b'x'; elements.min(300)]),
-        Value::Raw(Box::new(vec![b'y'; elements])),
+        Value::Raw(vec![b'y'; elements].into()),
     ];
     let mut set = Set::table();
     let mut numbers = Set::of_integers();

@@ -95,8 +95,8 @@ struct AofOnly {
 pub struct Batch<'a> {
     /// The database of the first record, and the one that is selected after the last.
     pub databases: (usize, usize),
-    /// Requests in RESP, concatenated.
-    pub records: &'a [u8],
+    /// Requests in RESP, in pieces to be concatenated.
+    pub records: &'a [&'a [u8]],
     /// Number of requests in `records`.
     pub record_count: usize,
     /// The ranges of replica-only records in `records`, in order.
@@ -147,7 +147,7 @@ impl WriteLog {
         for (place, records) in aof_only {
             inner.add_aof_only(start + *place as u64, records);
         }
-        inner.push(batch.records);
+        batch.records.iter().for_each(|piece| inner.push(piece));
         if let Some(tail) = &mut inner.tail {
             push_data(tail, batch.records, batch.replica_only, aof_only);
         }
@@ -368,10 +368,18 @@ impl WriteLog {
 }
 
 /// Copies the records that the append-only file receives.
-fn push_data(tail: &mut Tail, records: &[u8], replica_only: &[Range<usize>], aof_only: &[(usize, Vec<u8>)]) {
+fn push_data(tail: &mut Tail, pieces: &[&[u8]], replica_only: &[Range<usize>], aof_only: &[(usize, Vec<u8>)]) {
     if replica_only.is_empty() && aof_only.is_empty() {
-        return tail.push(records);
+        return pieces.iter().for_each(|piece| tail.push(piece));
     }
+    let joined;
+    let records = match pieces {
+        [records] => *records,
+        _ => {
+            joined = pieces.concat();
+            &joined[..]
+        }
+    };
     let (mut from, mut hidden) = (0, replica_only.iter().peekable());
     let ends = aof_only.iter().map(|(place, bytes)| (*place, &bytes[..])).chain([(records.len(), &[][..])]);
     for (until, bytes) in ends {

@@ -10,7 +10,7 @@ fn record(words: &[&str]) -> Vec<u8> {
 
 fn append(log: &WriteLog, database: usize, records: &[Vec<u8>]) {
     let (databases, record_count) = ((database, database), records.len());
-    log.append(&Batch { databases, records: &records.concat(), record_count, replica_only: &[], aof_only: &[] });
+    log.append(&Batch { databases, records: &[&records.concat()], record_count, replica_only: &[], aof_only: &[] });
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn data_only_followers_skip_replica_only_records() {
     let both = [&publish[..], &set].concat();
     let replica_only = 0..publish.len();
     let replica_only = std::slice::from_ref(&replica_only);
-    log.append(&Batch { databases: (0, 0), records: &both, record_count: 2, replica_only, aof_only: &[] });
+    log.append(&Batch { databases: (0, 0), records: &[&both], record_count: 2, replica_only, aof_only: &[] });
     log.append_replica_only(&[b"PING"]);
     let (select, multi, exec) = (record(&["SELECT", "0"]), record(&["MULTI"]), record(&["EXEC"]));
     assert_eq!(all.read(), Ok([&select[..], &set, &ping, &multi, &publish, &set, &exec, &ping].concat()));
@@ -146,7 +146,7 @@ fn aof_only_records_reach_only_data_only_followers() {
     let (set, file) = (record(&["SET", "a", "1"]), record(&["SET", "file", "1"]));
     let both = [&set[..], &set].concat();
     let aof_only = [(set.len(), file.clone()), (2 * set.len(), file.clone())];
-    let batch = Batch { databases: (0, 0), records: &both, record_count: 2, replica_only: &[], aof_only: &aof_only };
+    let batch = Batch { databases: (0, 0), records: &[&both], record_count: 2, replica_only: &[], aof_only: &aof_only };
     let exclusive = Batch { records: &[], record_count: 0, aof_only: &[(0, file.clone())], ..batch };
     let (select, multi, exec) = (record(&["SELECT", "0"]), record(&["MULTI"]), record(&["EXEC"]));
     // No follower would read them.

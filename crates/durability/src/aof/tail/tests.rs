@@ -70,7 +70,7 @@ impl TestBed {
         let databases = (0, 0);
         self.log.append(&Batch {
             databases,
-            records: &all,
+            records: &[&all],
             record_count: records.len(),
             replica_only: &[],
             aof_only: &[],

@@ -10,6 +10,7 @@ use crate::encodings::listpack::{At, Element, Fronted, Listpack, View};
 use crate::encodings::lzf;
 use crate::memory::size_class;
 use crate::value::Str;
+use kvick_resp::SharedBytes;
 
 /// Smaller listpacks, in bytes, are not compressed.
 const COMPRESSED_MIN: usize = 48;
@@ -40,7 +41,7 @@ impl Side {
 pub(super) enum Block {
     Packed { count: u32, listpack: Listpack },
     Fronted { count: u32, fronted: Box<Fronted> },
-    Plain(Box<Box<[u8]>>),
+    Plain(SharedBytes),
     Compressed { count: u32, packed: Box<Compressed> },
 }
 
@@ -102,7 +103,7 @@ impl BlockView<'_> {
 impl Block {
     pub(super) fn of_one(element: &[u8], limits: Limits) -> Block {
         if limits.is_large(element.len()) {
-            return Block::Plain(Box::new(element.into()));
+            return Block::Plain(element.to_vec().into());
         }
         let mut listpack = Listpack::new();
         listpack.push_back(element);
@@ -146,7 +147,7 @@ impl Block {
         match self {
             Block::Packed { listpack, .. } => listpack.memory(),
             Block::Fronted { fronted, .. } => size_class(size_of::<Fronted>()) + fronted.memory(),
-            Block::Plain(element) => size_of::<Box<[u8]>>() + size_class(element.len()),
+            Block::Plain(element) => size_class(SharedBytes::HEADER.size()) + size_class(element.capacity()),
             Block::Compressed { packed, .. } => size_class(size_of::<Compressed>()) + size_class(packed.bytes.len()),
         }
     }
@@ -165,10 +166,7 @@ impl Block {
                 mover.offer_box(fronted);
                 fronted.relocate(mover);
             }
-            Block::Plain(element) => {
-                mover.offer_box(element);
-                mover.offer_bytes(element);
-            }
+            Block::Plain(element) => mover.offer_shared(element),
             Block::Compressed { packed, .. } => {
                 mover.offer_box(packed);
                 mover.offer_bytes(&mut packed.bytes);
@@ -302,7 +300,7 @@ impl Block {
             }
             None => {
                 let element = match self {
-                    Block::Plain(element) => std::mem::take(&mut **element),
+                    Block::Plain(element) => std::mem::take(element),
                     _ => unreachable!("it is no listpack"),
                 };
                 *self = Block::Packed { count: 0, listpack: Listpack::new() };

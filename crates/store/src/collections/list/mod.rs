@@ -22,6 +22,7 @@ use crate::snapshot::pieces::Gradual;
 use crate::value::{IntBuf, Kind, Str};
 use crate::word::Word;
 use block::{Block, pop_packed, remove_matching_packed};
+use kvick_resp::SharedBytes;
 use quicklist::Quicklist;
 use smallvec::SmallVec;
 use std::ops::{ControlFlow, Range};
@@ -134,13 +135,13 @@ impl List {
         }
     }
 
-    /// Adds an element that is owned by the caller. A large element keeps its buffer.
-    pub fn push_owned(&mut self, side: Side, element: Vec<u8>, limits: Limits) {
+    /// Adds an element at one end. A large one keeps its buffer.
+    pub fn push_shared(&mut self, side: Side, element: &SharedBytes, limits: Limits) {
         self.grow(limits, element.len(), 1);
         if let FormMut::Blocks(quicklist) = self.form_mut() {
-            return quicklist.push_owned(side, element);
+            return quicklist.push_shared(side, element);
         }
-        self.push(side, &element, limits);
+        self.push(side, element, limits);
     }
 
     /// Calls `take` with the element at one end and removes it; `None` if the list is empty.
@@ -390,8 +391,9 @@ impl Builder {
     }
 
     /// Adds an element in a separate block.
-    pub fn plain(&mut self, element: Vec<u8>) {
-        self.quicklist.append_block(Block::Plain(Box::new(element.into())));
+    pub fn plain(&mut self, mut element: Vec<u8>) {
+        element.shrink_to_fit();
+        self.quicklist.append_block(Block::Plain(element.into()));
     }
 
     /// Adds an element to the last block if it fits, as a push does.

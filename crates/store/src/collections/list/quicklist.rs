@@ -22,6 +22,7 @@ use crate::encodings::listpack::{Listpack, Needle};
 use crate::memory::{WEIGHED, size_class};
 use crate::snapshot::pieces::{Captures, Gradual, Pieces};
 use crate::value::Str;
+use kvick_resp::SharedBytes;
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -156,13 +157,13 @@ impl Quicklist {
         }
     }
 
-    /// Pushes an element that is owned by the caller.
-    pub(super) fn push_owned(&mut self, side: Side, element: Vec<u8>) {
+    /// Pushes an element. A large one keeps its buffer.
+    pub(super) fn push_shared(&mut self, side: Side, element: &SharedBytes) {
         if self.limits.is_large(element.len()) {
             self.count += 1;
-            self.push_block(side, Block::Plain(Box::new(element.into())));
+            self.push_block(side, Block::Plain(element.clone()));
         } else {
-            self.push(side, &element);
+            self.push(side, element);
         }
     }
 

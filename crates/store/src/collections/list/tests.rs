@@ -69,7 +69,7 @@ fn large_element_gets_its_own_block() {
     // Once it is replaced by a small one, that joins its neighbour.
     assert!(list.set(2, b"small", BYTES));
     assert_eq!(counts(&list), [2, 2]);
-    list.push_owned(Side::Head, large.clone(), BYTES);
+    list.push_shared(Side::Head, &large.clone().into(), BYTES);
     assert_eq!(list.pop(Side::Head, BYTES, |element| element == Str::Bytes(&large)), Some(true));
 }
 

@@ -174,7 +174,7 @@ fn log_copies_what_the_append_only_file_receives() {
     for replica_only in [&[][..], &parts[..1], &parts[1..2], &parts[1..]] {
         for aof_only in [&[][..], &aof_only[..1], &aof_only] {
             let databases = (aof_only.len(), 0);
-            log.append(&Batch { databases, records: &three, record_count: 3, replica_only, aof_only });
+            log.append(&Batch { databases, records: &[&three], record_count: 3, replica_only, aof_only });
         }
         log.append_replica_only(&[b"PING"]);
         log.append_raw(&record, false);

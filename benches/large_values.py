@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+"""GET and SET of values from 4 KiB to 1 MiB, compared with Valkey: CPU time, latency, and memory of slow readers.
+
+Usage: large_values.py [plain] [tls] [workers] [readers]        (default: all)
+
+- plain: one worker, 50 connections of valkey-benchmark, with and without pipelining.
+- tls: the same over TLS 1.3.
+- workers: the same as plain with four workers of Kvick that share the core. Valkey keeps one thread: its I/O threads
+  wait actively and would need cores of their own.
+- readers: 100 clients that request the same value of 1 MiB eight times and read nothing.
+
+Servers are measured in turn, ROUNDS (default: 3) rounds; figures are medians. KVICK_TEST_BENCHMARK names
+valkey-benchmark (default: the PATH), KVICK_TEST_VALKEY and KVICK_SERVER the servers, as for the other benchmarks.
+"""
+
+import contextlib
+import os
+import pathlib
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import tls
+from measure import Client, Server, encode, kvick, pin, valkey
+
+# (value size in bytes, number of keys, [(pipeline depth, number of requests)])
+CASES = [
+    (4_096, 1000, [(1, 60_000), (16, 300_000)]),
+    (16_384, 1000, [(1, 50_000), (10, 150_000)]),
+    (65_536, 1000, [(1, 30_000), (4, 50_000)]),
+    (1_048_576, 100, [(1, 3_000), (4, 3_000)]),
+]
+ROUNDS = int(os.environ.get("ROUNDS", "3"))
+MIB = 1 << 20
+READERS = 100
+# Replies that each slow reader requests: more than sockets buffer.
+REPLIES = 8
+
+
+@contextlib.contextmanager
+def serve(program, workers):
+    """Starts a server without TLS; yields it with the connection options for valkey-benchmark."""
+    with Server(program, "--io-threads", str(workers), cores=[0]) as server:
+        yield server, ["-p", str(server.port)]
+
+
+def measure(serving, command, depth, size, keys, requests):
+    """User and system time in microseconds per request, and the 99th percentile of latency in milliseconds."""
+    with serving as (server, reach):
+        def load(test, count, depth):
+            words = [tls.generator(), *reach, "-c", "50", "-P", str(depth), "-d", str(size), "-r", str(keys),
+                     "-t", test, "-n", str(count), "--csv"]
+            run = subprocess.run(words, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+            # "test","rps","avg","min","p50","p95","p99","max"
+            return float(run.stdout.strip().splitlines()[-1].split(",")[6].strip('"'))
+
+        load("set", 3 * keys, 1)
+        latency = 0
+
+        def work():
+            nonlocal latency
+            latency = load(command, requests, depth)
+
+        user, system = (seconds * 1e6 / requests for seconds in server.spent(work))
+        return user, system, latency
+
+
+def compare(title, serve_with):
+    """Measures all cases and prints a table. `serve_with(program)` starts a server."""
+    print(f"\n{title}\n\n| command | bytes | pipelined | Kvick | Valkey | Kvick / Valkey, all CPU | p99 |")
+    print("| --- | ---: | ---: | --- | --- | ---: | ---: |")
+    for size, keys, loads in CASES:
+        for depth, requests in loads:
+            for command in ("set", "get"):
+                rounds = [[measure(serve_with(program), command, depth, size, keys, requests)
+                           for program in (kvick(), valkey())] for _ in range(ROUNDS)]
+                texts, totals, latencies = [], [], []
+                for at in range(2):
+                    user, system, latency = (statistics.median(one[at][kind] for one in rounds) for kind in range(3))
+                    texts.append(f"{user + system:.1f} ({user:.1f}+{system:.1f}, {latency:.2f})")
+                    totals.append(user + system)
+                    latencies.append(latency)
+                cells = [command.upper(), size, depth, *texts, f"{totals[0] / totals[1]:.2f}",
+                         f"{latencies[0] / latencies[1]:.2f}"]
+                print(f"| {' | '.join(map(str, cells))} |", flush=True)
+
+
+def resident(server):
+    """Resident memory of the server in bytes."""
+    status = pathlib.Path(f"/proc/{server.process.pid}/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:")) * 1024
+
+
+def pending_output(client):
+    """Sum of `omem` over all clients."""
+    client.send(encode([b"CLIENT", b"LIST"]) + encode([b"PING", b"the-last-of-them"]))
+    received = b""
+    while not received.endswith(b"the-last-of-them\r\n"):
+        received += client.socket.recv(MIB)
+    return sum(int(word[5:]) for word in received.split() if word.startswith(b"omem="))
+
+
+def measure_readers(program):
+    """Resident memory that slow readers add, and the output that the server reports for them."""
+    with Server(program, "--io-threads", "1", "--client-output-buffer-limit", "normal", "0", "0", "0",
+                cores=[0]) as server:
+        control = Client(server)
+        control.run([[b"SET", b"value", b"v" * MIB]])
+        before, readers = resident(server), []
+        for _ in range(READERS):
+            reader = socket.socket()
+            reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            reader.connect(("127.0.0.1", server.port))
+            reader.sendall(encode([b"GET", b"value"]) * REPLIES)
+            readers.append(reader)
+        output, last = pending_output(control), -1
+        while output != last:
+            time.sleep(0.5)
+            output, last = pending_output(control), output
+        return (resident(server) - before) / MIB, output / MIB
+
+
+def compare_readers():
+    print(f"\nResident memory added by {READERS} readers that have requested a value of 1 MiB {REPLIES} times\n")
+    print("| server | resident MiB | pending output reported, MiB |\n| --- | ---: | ---: |")
+    for name, program in (("Kvick", kvick()), ("Valkey", valkey())):
+        added, output = measure_readers(program)
+        print(f"| {name} | {added:.1f} | {output:.1f} |", flush=True)
+
+
+def main():
+    wanted = sys.argv[1:] or ["plain", "tls", "workers", "readers"]
+    pin(1)
+    if "plain" in wanted:
+        compare("One worker", lambda program: serve(program, 1))
+    if "workers" in wanted:
+        compare("Four workers on one core", lambda program: serve(program, 4 if program == kvick() else 1))
+    if "tls" in wanted:
+        with tempfile.TemporaryDirectory() as name:
+            tls.make_certificates(pathlib.Path(name))
+            compare("TLS, one worker", lambda program: tls.serve(program, pathlib.Path(name)))
+    if "readers" in wanted:
+        compare_readers()
+
+
+if __name__ == "__main__":
+    main()

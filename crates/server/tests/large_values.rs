@@ -1,0 +1,250 @@
+//! Large values, which requests, the keyspace and replies share: slow readers receive what was stored when their
+//! command ran, one copy of a value serves all replies, and limits count each reply in full.
+
+mod common;
+
+use common::{Server, for_workers, wait_until};
+use redis::{Connection, cmd};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+const KB: usize = 1024;
+const MB: usize = 1024 * KB;
+/// Replies that a slow reader requests: more than the sockets buffer.
+const REPLIES: usize = 8;
+const WAIT_LIMIT: Duration = Duration::from_secs(30);
+
+/// A connection for exact bytes, without a library's buffers.
+fn connect(server: &Server) -> TcpStream {
+    let stream = TcpStream::connect(("127.0.0.1", server.port())).expect("a connection");
+    stream.set_read_timeout(Some(WAIT_LIMIT)).expect("a timeout");
+    stream.set_write_timeout(Some(WAIT_LIMIT)).expect("a timeout");
+    stream
+}
+
+fn request(words: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+    words.iter().for_each(|word| bytes.extend(bulk(word)));
+    bytes
+}
+
+fn bulk(bytes: &[u8]) -> Vec<u8> {
+    [format!("${}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat()
+}
+
+/// Bytes without a period that a mistaken offset could hide behind.
+fn value(len: usize, seed: u32) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(2_654_435_761) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        (state >> 8) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+fn number(client: &mut Connection, section: &str, field: &str) -> usize {
+    let text: String = cmd("INFO").arg(section).query(client).expect("INFO");
+    let value = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    value.expect("a field").parse().expect("a number")
+}
+
+/// Sum of the pending output of all clients.
+fn pending_output(client: &mut Connection) -> usize {
+    let list: String = cmd("CLIENT").arg("LIST").query(client).expect("a list");
+    let fields = list.split([' ', '\n']).filter_map(|field| field.strip_prefix("omem="));
+    fields.map(|bytes| bytes.parse::<usize>().expect("a number")).sum()
+}
+
+/// Number of GETs that were executed.
+fn gets(client: &mut Connection) -> usize {
+    let text: String = cmd("INFO").arg("commandstats").query(client).expect("INFO");
+    let calls = text.lines().find_map(|line| line.strip_prefix("cmdstat_get:calls=")?.split(',').next());
+    calls.map_or(0, |calls| calls.parse().expect("a number"))
+}
+
+/// Clients that have requested the value of `k` several times and have not read the replies, most of which are pending.
+fn slow_readers(server: &Server, client: &mut Connection, count: usize) -> Vec<TcpStream> {
+    let executed = gets(client);
+    let mut streams: Vec<_> = (0..count).map(|_| connect(server)).collect();
+    for stream in &mut streams {
+        stream.write_all(&request(&[b"GET", b"k"]).repeat(REPLIES)).expect("sent");
+    }
+    wait_until("the requests are executed", || gets(client) == executed + count * REPLIES);
+    wait_until("replies are pending", || pending_output(client) > count * MB);
+    streams
+}
+
+#[track_caller]
+fn expect(stream: &mut TcpStream, expected: &[u8]) {
+    let mut received = vec![0; expected.len()];
+    stream.read_exact(&mut received).expect("a reply");
+    if received != expected {
+        let differs = received.iter().zip(expected).position(|(one, other)| one != other);
+        panic!("a reply of {} bytes differs at {differs:?}", expected.len());
+    }
+}
+
+#[test]
+fn a_slow_reader_receives_the_value_as_it_was() {
+    let changes: [&[&str]; 12] = [
+        &["SET", "k", "new"],
+        &["APPEND", "k", "tail"],
+        &["SETRANGE", "k", "100", "changed"],
+        &["SETBIT", "k", "7", "1"],
+        &["BITFIELD", "k", "SET", "u32", "64", "12345"],
+        &["DEL", "k"],
+        &["UNLINK", "k"],
+        &["GETDEL", "k"],
+        &["PEXPIRE", "k", "1"],
+        &["RENAME", "k", "other"],
+        &["FLUSHALL", "ASYNC"],
+        &["CONFIG", "SET", "maxmemory", "1mb"],
+    ];
+    for_workers(&["--maxmemory-policy", "allkeys-lru"], |server| {
+        let mut client = server.client();
+        for (number, change) in changes.iter().enumerate() {
+            let old = value(2 * MB, number as u32);
+            cmd("SET").arg("k").arg(&old).exec(&mut client).expect("stored");
+            let mut reader = slow_readers(server, &mut client, 1).remove(0);
+            let changed = cmd(change[0]).arg(&change[1..]).query::<redis::Value>(&mut client);
+            changed.unwrap_or_else(|error| panic!("{change:?}: {error}"));
+            wait_until(&format!("{change:?} took effect"), || {
+                let mut get = cmd("GET");
+                get.arg("k").query::<Option<Vec<u8>>>(&mut client).expect("a reply") != Some(old.clone())
+            });
+            cmd("CONFIG").arg(&["SET", "maxmemory", "0"]).exec(&mut client).expect("no limit");
+            // Memory that was free when the value was changed is used again.
+            (0..4u32).for_each(|n| {
+                let other = value(2 * MB, 1000 + n);
+                cmd("SET").arg(format!("other{n}")).arg(other).exec(&mut client).expect("stored");
+            });
+            let reply = bulk(&old);
+            (0..REPLIES).for_each(|_| expect(&mut reader, &reply));
+        }
+    });
+}
+
+#[test]
+fn slow_readers_share_one_copy() {
+    const READERS: usize = 100;
+    for_workers(&["--client-output-buffer-limit", "normal 0 0 0"], |server| {
+        let mut client = server.client();
+        let old = value(MB, 1);
+        cmd("SET").arg("k").arg(&old).exec(&mut client).expect("stored");
+        let before = number(&mut client, "memory", "used_memory");
+        let mut readers = slow_readers(server, &mut client, READERS);
+        let growth = number(&mut client, "memory", "used_memory").saturating_sub(before);
+        println!("{} of output take {growth} bytes", pending_output(&mut client));
+        assert!(growth < 4 * MB, "{growth} bytes");
+        // All of them keep the old value alive, which one copy does too.
+        cmd("SET").arg("k").arg(value(MB, 2)).exec(&mut client).expect("stored");
+        let growth = number(&mut client, "memory", "used_memory").saturating_sub(before);
+        assert!(growth < 4 * MB, "{growth} bytes");
+        let reply = bulk(&old);
+        for reader in &mut readers {
+            (0..REPLIES).for_each(|_| expect(reader, &reply));
+        }
+        drop(readers);
+        wait_until("the old value is freed", || number(&mut client, "memory", "used_memory") < before + MB / 2);
+    });
+}
+
+#[test]
+fn output_limits_count_shared_values_in_full() {
+    for_workers(&["--client-output-buffer-limit", "normal 16mb 0 0"], |server| {
+        let mut client = server.client();
+        cmd("SET").arg("k").arg(value(MB, 3)).exec(&mut client).expect("stored");
+        let mut reader = slow_readers(server, &mut client, 1).remove(0);
+        assert_eq!(number(&mut client, "stats", "client_output_buffer_limit_disconnections"), 0);
+        // Fails once the server has closed the connection.
+        while reader.write_all(&request(&[b"GET", b"k"]).repeat(16)).is_ok()
+            && number(&mut client, "stats", "client_output_buffer_limit_disconnections") == 0
+        {}
+        wait_until("the reader is closed", || {
+            number(&mut client, "stats", "client_output_buffer_limit_disconnections") == 1
+        });
+        wait_until("it is logged", || server.log().contains("overcoming of output buffer limits"));
+    });
+}
+
+#[test]
+fn an_announced_argument_costs_nothing() {
+    const CLIENTS: usize = 100;
+    for_workers(&[], |server| {
+        let mut client = server.client();
+        let mut streams: Vec<_> = (0..CLIENTS).map(|_| connect(server)).collect();
+        for stream in &mut streams {
+            stream.write_all(b"PING\r\n").expect("sent");
+            expect(stream, b"+PONG\r\n");
+        }
+        let before = number(&mut client, "memory", "used_memory");
+        for stream in &mut streams {
+            stream.write_all(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$536870912\r\n").expect("sent");
+        }
+        let announced = |client: &mut Connection| {
+            let list: String = cmd("CLIENT").arg("LIST").query(client).expect("a list");
+            list.lines().filter(|line| !line.contains(" tot-net-in=6 ")).count() > CLIENTS
+        };
+        wait_until("the announcements arrived", || announced(&mut client));
+        let growth = number(&mut client, "memory", "used_memory").saturating_sub(before);
+        println!("{growth} bytes for {CLIENTS} announcements");
+        assert!(growth < CLIENTS * 4 * KB, "{growth} bytes");
+    });
+}
+
+#[test]
+fn values_of_all_sizes_arrive_in_any_pieces() {
+    let sizes = [100, 4 * KB, 16 * KB - 1, 16 * KB, 16 * KB + 1, 40_000, 64 * KB - 1, 64 * KB, 64 * KB + 2, MB, 70_000];
+    let (mut requests, mut replies) = (Vec::new(), Vec::new());
+    for (number, size) in sizes.iter().enumerate() {
+        let (key, value) = (format!("key{number}"), value(*size, number as u32));
+        let key = key.as_bytes();
+        requests.extend(request(&[b"SET", key, &value]));
+        requests.extend(request(&[b"GET", key]));
+        requests.extend(request(&[b"STRLEN", key]));
+        requests.extend(request(&[b"SET", key, &value, b"GET"]));
+        requests.extend(request(&[b"DEL", b"list", b"hash"]));
+        requests.extend(request(&[b"RPUSH", b"list", &value, b"x", &value]));
+        requests.extend(request(&[b"RPUSH", b"list", &value]));
+        requests.extend(request(&[b"LRANGE", b"list", b"0", b"-1"]));
+        requests.extend(request(&[b"HSET", b"hash", b"field", &value]));
+        requests.extend(request(&[b"HGET", b"hash", b"field"]));
+        requests.extend(request(&[b"MULTI"]));
+        requests.extend(request(&[b"MSET", b"one", &value, b"two", &value]));
+        requests.extend(request(&[b"APPEND", b"one", b"tail"]));
+        requests.extend(request(&[b"MGET", b"one", b"two"]));
+        requests.extend(request(&[b"EXEC"]));
+        requests.extend(request(&[b"EVAL", b"return redis.call('GET', KEYS[1])", b"1", b"two"]));
+        let (bulk, tailed) = (bulk(&value), bulk(&[&value[..], b"tail"].concat()));
+        let (len, more) = (format!(":{size}\r\n"), format!(":{}\r\n", size + 4));
+        let deleted: &[u8] = if number == 0 { b":0\r\n" } else { b":2\r\n" };
+        replies.extend([b"+OK\r\n", &bulk[..], len.as_bytes(), &bulk, deleted, b":3\r\n:4\r\n*4\r\n"].concat());
+        replies.extend([&bulk[..], b"$1\r\nx\r\n", &bulk, &bulk, b":1\r\n", &bulk].concat());
+        replies.extend([&b"+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n*3\r\n+OK\r\n"[..], more.as_bytes()].concat());
+        replies.extend([b"*2\r\n", &tailed[..], &bulk, &bulk].concat());
+    }
+    for_workers(&["--appendonly", "yes", "--enable-debug-command", "yes"], |server| {
+        for (appendfsync, piece) in [("everysec", 1_000_003), ("everysec", 4_099), ("always", 100_003), ("no", 17_001)]
+        {
+            let mut client = server.client();
+            cmd("FLUSHALL").exec(&mut client).expect("empty");
+            cmd("CONFIG").arg(&["SET", "appendfsync", appendfsync]).exec(&mut client).expect("set");
+            let (mut stream, requests) = (connect(server), requests.clone());
+            let mut writer = stream.try_clone().expect("a second handle");
+            let sent = std::thread::spawn(move || {
+                requests.chunks(piece).for_each(|piece| writer.write_all(piece).expect("sent"))
+            });
+            expect(&mut stream, &replies);
+            sent.join().expect("no panic");
+            // The append-only file has them too.
+            let digest =
+                |client: &mut Connection| cmd("DEBUG").arg("DIGEST").query::<String>(client).expect("a digest");
+            let before = digest(&mut client);
+            cmd("DEBUG").arg("LOADAOF").exec(&mut client).expect("loaded");
+            assert_eq!(digest(&mut client), before);
+        }
+    });
+}
