@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Server, for_workers, wait_until};
+use common::{Server, for_workers, free_port, wait_until};
 use redis::{Connection, FromRedisValue, RedisResult, cmd};
 use std::collections::HashMap;
 
@@ -123,8 +123,8 @@ fn config_set_is_atomic_and_immediate() {
 fn the_port_can_change_and_stays_if_the_new_one_is_taken() {
     for_workers(&[], |server| {
         let mut client = server.client();
-        let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        let port = taken.local_addr().expect("its address").port();
+        let port = free_port();
+        let taken = std::net::TcpListener::bind(("127.0.0.1", port)).expect("a free port");
         fails(&mut client, &format!("CONFIG SET port {port}"), "Unable to listen on this port");
         let () = ok(&mut server.client(), "SET here 1");
         drop(taken);

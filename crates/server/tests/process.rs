@@ -432,8 +432,8 @@ fn a_taken_port_or_no_listener_prevents_startup() {
     let nowhere = run(&["--port", "0"]);
     assert_eq!(nowhere.status.code(), Some(1));
     assert!(text(&nowhere.stdout).contains("Configured to not listen anywhere, exiting."));
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = taken.local_addr().unwrap().port();
+    let port = kvick_testing::free_port();
+    let _taken = TcpListener::bind(("127.0.0.1", port)).unwrap();
     let output = run(&["--port", &port.to_string(), "--bind", "127.0.0.1"]);
     assert_eq!(output.status.code(), Some(1));
     let log = text(&output.stdout);
@@ -443,7 +443,7 @@ fn a_taken_port_or_no_listener_prevents_startup() {
 
 #[test]
 fn a_tcp_port_is_served() {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = kvick_testing::free_port();
     let data_dir = data_dir();
     let mut command = program(&data_dir);
     command.args(["--bind", "127.0.0.1", "--port", &port.to_string()]);

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Server, wait_until};
+use common::{Server, free_port, wait_until};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType};
 use rustls::client::Resumption;
 use rustls::crypto::ring;
@@ -10,7 +10,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned, version};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,7 +79,7 @@ impl TlsServer {
     fn start(args: &[&str]) -> Self {
         let authority = Authority::new();
         let (identity, client) = (authority.certify("server"), authority.certify("client"));
-        let port = TcpListener::bind(("127.0.0.1", 0)).and_then(|socket| socket.local_addr()).expect("a port").port();
+        let port = free_port();
         let (number, ca) = (port.to_string(), authority.file());
         let own = [
             "--tls-port",

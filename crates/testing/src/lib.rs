@@ -6,7 +6,7 @@ pub mod programs;
 use std::io::{Error, ErrorKind, Result};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Output, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,23 @@ impl Drop for SetOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::SeqCst);
     }
+}
+
+/// A port that was free a moment ago, and is not among those that the system gives to outgoing connections (from 32768
+/// on). The port of its cluster bus, which is 10000 higher, is not among them either.
+///
+/// # Panics
+/// If all ports are in use.
+pub fn free_port() -> u16 {
+    const FIRST: u32 = 11_000;
+    const COUNT: u32 = 11_500;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // Processes begin at different ports.
+    let own_first = std::process::id().wrapping_mul(997);
+    (0..COUNT)
+        .map(|_| (FIRST + own_first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT) as u16)
+        .find(|port| TcpListener::bind(("0.0.0.0", *port)).is_ok())
+        .expect("a free port")
 }
 
 /// Limits a loop that ends when the server does something.

@@ -118,8 +118,7 @@ fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 fn free_ports() -> [u16; 2] {
-    let listeners = [0, 0].map(|port| TcpListener::bind(("127.0.0.1", port)).expect("a free port"));
-    listeners.map(|listener| listener.local_addr().expect("its address").port())
+    [0; 2].map(|_| kvick_testing::free_port())
 }
 
 /// Calls `receive` with each message that arrives, until the connection ends.

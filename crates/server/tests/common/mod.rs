@@ -17,9 +17,10 @@ pub mod vocabulary;
 pub mod wire;
 
 use kvick_testing::WAIT_LIMIT;
+pub use kvick_testing::free_port;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -212,12 +213,6 @@ impl Drop for Server {
             print!("The server's log:\n{}", self.log());
         }
     }
-}
-
-/// A port that was free a moment ago.
-pub fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
-    listener.local_addr().expect("its address").port()
 }
 
 /// Waits until something holds.
