@@ -26,6 +26,7 @@ use kvick_commands::context::Error;
 use kvick_config::tables::persistence::RDB_KEY_SAVE_DELAY;
 use kvick_core::admission::Reasons;
 use kvick_runtime::affinity::{self, Role};
+use kvick_runtime::time_slice::Turns;
 use kvick_store::Locked;
 use kvick_store::global_lock::Participant;
 use kvick_store::snapshot::Walk;
@@ -216,9 +217,11 @@ fn write(
     let mut databases = Databases::new(output, &mut started.sizes);
     let snapshot = started.walk.snapshot().clone();
     let (mut delay, mut delayed_for) = (Delay::new(core, RDB_KEY_SAVE_DELAY), 0);
+    let mut turns = Turns::begin();
     loop {
         let more = started.walk.step(participant);
         started.captured.move_to(&mut databases)?;
+        turns.end_if_over();
         if snapshot.is_cancelled() {
             return Err(SaveError::Cancelled);
         }
