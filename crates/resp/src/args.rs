@@ -128,20 +128,27 @@ impl<'a> Args<'a> {
         if self.big.is_empty() { None } else { self.spans.get(i)?.shared(self.big) }
     }
 
-    /// The request in RESP, if it was received in exactly this form: completely
-    /// in the input, with canonical lengths. It then need not be encoded again.
+    /// The request in RESP, if it was received in exactly this form: completely in the input. It then need not be
+    /// encoded again.
+    #[inline]
     pub fn encoded(&self) -> Option<&'a [u8]> {
-        let first = self.spans.first()?;
+        let (first, others) = self.spans.split_first()?;
         let start = first.start.checked_sub(header_len(self.len()) + header_len(first.len))?;
-        let mut at = header_end(self.input, start, b'*', self.len())?;
-        for span in self.spans {
-            at = header_end(self.input, at, b'$', span.len)?;
-            if span.start != at {
+        let at = header_end(self.input, start, b'*', self.len())?;
+        if header_end(self.input, at, b'$', first.len)? != first.start {
+            return None;
+        }
+        // The parser refuses lines in other forms, and between the words of an inline request is no `$`. So the place
+        // of a header identifies it.
+        let mut end = first.start + first.len;
+        for span in others {
+            let header = end + LINE_END.len();
+            if span.start != header + header_len(span.len) || self.input.get(header) != Some(&b'$') {
                 return None;
             }
-            at += span.len + LINE_END.len();
+            end = span.start + span.len;
         }
-        self.input.get(start..at).filter(|bytes| bytes.ends_with(LINE_END))
+        self.input.get(start..end + LINE_END.len()).filter(|bytes| bytes.ends_with(LINE_END))
     }
 
     /// Whether it is an inline request of several words, as received.
@@ -173,7 +180,11 @@ const LINE_END: &[u8] = b"\r\n";
 /// Length of the header line for a length.
 #[inline]
 fn header_len(length: usize) -> usize {
-    let digits = length.checked_ilog10().map_or(1, |digits| digits as usize + 1);
+    let digits = match length {
+        0..10 => 1,
+        10..100 => 2,
+        _ => length.ilog10() as usize + 1,
+    };
     1 + digits + LINE_END.len()
 }
 
@@ -344,6 +355,9 @@ mod tests {
         for input in others {
             let found = encoded(input.as_bytes());
             assert!(found.last().is_some_and(Option::is_none), "{input:?}: {found:?}");
+        }
+        for refused in ["*2\r\n$3\r\nGET\r\n$3\r_key\r\n", "*2\r\n$3\r\nGET__$3\r\nkey\r\n", "*1\r\n$04\r\nPING\r\n"] {
+            assert!(encoded(refused.as_bytes()).is_empty(), "{refused:?}");
         }
         // The bytes before an inline request may look like its header.
         let input = b"*1\r\n$6\r\n*1\r\n$4\r\nPING\r\n";

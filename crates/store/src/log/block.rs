@@ -16,7 +16,7 @@ pub const BLOCK_BYTES: usize = 64 * 1024;
 pub(super) const BLOCK_BYTES_MIN: usize = 16 * 1024;
 
 /// How far ahead of the last record memory is prefetched, in bytes.
-const PREFETCH_AHEAD: usize = 256;
+pub(super) const PREFETCH_AHEAD: usize = 256;
 
 /// Memory of a block of `size` bytes, including its fields, its reference counts and its entry in the list of blocks.
 fn footprint(size: usize) -> usize {

@@ -16,6 +16,8 @@ mod reader;
 #[cfg(test)]
 mod tests;
 
+use crate::log::block::PREFETCH_AHEAD;
+use crate::table::prefetch_for_write;
 use format::{Frame, Key, frame_bytes, write_seed};
 use std::collections::VecDeque;
 
@@ -116,7 +118,11 @@ impl Tail {
                 continue;
             }
             let (now, later) = bytes.split_at(bytes.len().min(room));
-            (*self.memory).as_mut()[start..start + now.len()].copy_from_slice(now);
+            let memory = (*self.memory).as_mut();
+            memory[start..start + now.len()].copy_from_slice(now);
+            if let Some(ahead) = memory.get(start + now.len() + PREFETCH_AHEAD) {
+                prefetch_for_write(ahead);
+            }
             self.pending += now.len();
             bytes = later;
         }
