@@ -21,6 +21,9 @@ const NEVER: u64 = u64::MAX;
 /// The name of an identity that is not a user.
 const SUPERUSER: &[u8] = b"(superuser)";
 
+/// The name of an identity without rights.
+const NOBODY: &[u8] = b"(nobody)";
+
 /// The user of a client, and the rights epoch of that information.
 #[derive(Clone)]
 pub struct Identity {
@@ -52,6 +55,11 @@ impl Identity {
     pub fn superuser() -> Self {
         let user = User { name: SUPERUSER.into(), ..User::unlimited_default() };
         Identity { is_superuser: true, ..Self::new(Arc::new(user), true, 0, true) }
+    }
+
+    /// An identity without any rights. Its clones share nothing with other identities.
+    pub fn nobody() -> Self {
+        Self::new(Arc::new(User::new(NOBODY.into(), false)), false, 0, false)
     }
 
     /// `may_run_commands` is false if the client has to authenticate first.

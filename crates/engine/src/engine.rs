@@ -202,7 +202,7 @@ impl Engine {
             ended_long_script: false,
             error_is_counted: false,
             recent_sum: RecentSum::default(),
-            scratch: Scratch::default(),
+            scratch: Scratch::new(),
             reads_every_key: true,
             is_copy: false,
             in_batch: false,

@@ -130,6 +130,11 @@ impl Scratch {
     /// Bytes kept from one script to the next.
     const KEPT: usize = 64 * 1024;
 
+    /// Buffers of several cache lines, so that they share none with other threads.
+    pub fn new() -> Scratch {
+        Scratch { input: Vec::with_capacity(256), spans: Vec::with_capacity(16) }
+    }
+
     fn load(&mut self, words: &[&[u8]]) {
         self.input.clear();
         self.spans.clear();

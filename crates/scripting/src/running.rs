@@ -58,8 +58,10 @@ pub struct Current {
     pub began: Instant,
 }
 
-/// The state of the scripts that one engine runs, one after the other.
+/// The state of the scripts that one engine runs, one after the other. Aligned, so that engines write to different cache
+/// lines.
 #[derive(Default)]
+#[repr(align(128))]
 pub struct Run {
     /// Bits: whether the script has written, and whether it is to end.
     state: AtomicU8,

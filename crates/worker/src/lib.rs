@@ -98,6 +98,9 @@ pub struct Worker {
     replies: ReplyBuffer,
     /// Reply buffer of a request that runs a script.
     replies_apart: ReplyBuffer,
+    /// The identity of placeholders for clients whose script runs. It is this worker's own, since workers that count
+    /// references to a common one would wait for each other's cache.
+    nobody: Identity,
     /// Requests that were blocked by a script and are retried in this turn.
     resumed: usize,
     /// Connections to close when a script releases its locks.
@@ -158,7 +161,8 @@ impl Worker {
             shared: vec![0; input::SHARED],
             shared_used: 0,
             replies: ReplyBuffer::with_capacity(kvick_engine::evicting::REPLIES_MIN),
-            replies_apart: ReplyBuffer::default(),
+            replies_apart: ReplyBuffer::with_capacity(kvick_engine::evicting::REPLIES_MIN),
+            nobody: Identity::nobody(),
             resumed: 0,
             postponed: Vec::new(),
             runs: Vec::new(),

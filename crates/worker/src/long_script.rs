@@ -89,7 +89,7 @@ impl Worker {
         rest: Rest<'_>,
     ) -> Option<Ran> {
         let connection = self.connections.get_mut(token)?;
-        let placeholder = Client::placeholder(connection.client.info.clone(), connection.client.identity.clone());
+        let placeholder = Client::placeholder(connection.client.info.clone(), self.nobody.clone());
         let mut client = std::mem::replace(&mut connection.client, placeholder);
         connection.away = true;
         let mut engine = std::mem::replace(&mut self.engine, self.standby_engine.take()?);

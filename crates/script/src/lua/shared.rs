@@ -121,8 +121,8 @@ impl State {
             random: Random::default(),
             originals: None,
             request: Request::default(),
-            reply: Vec::new(),
-            text: Vec::new(),
+            reply: Vec::with_capacity(BUFFER_MIN),
+            text: Vec::with_capacity(BUFFER_MIN),
             levels: Vec::new(),
             message: Message::default(),
         }
@@ -180,12 +180,22 @@ impl State {
     }
 }
 
+/// The least capacity of buffers that are often written: several cache lines, so that they share none with the buffers of
+/// other threads.
+const BUFFER_MIN: usize = 256;
+
 /// The arguments of a command. Strings remain on the stack of the calling function; numbers are formatted here.
-#[derive(Default)]
 pub(crate) struct Request {
     arguments: Vec<Argument>,
     digits: Vec<u8>,
     borrowed: Vec<&'static [u8]>,
+}
+
+impl Default for Request {
+    fn default() -> Request {
+        let (arguments, borrowed) = (Vec::with_capacity(BUFFER_MIN / 16), Vec::with_capacity(BUFFER_MIN / 16));
+        Request { arguments, digits: Vec::with_capacity(BUFFER_MIN), borrowed }
+    }
 }
 
 /// The location of an argument.
