@@ -6,7 +6,7 @@ Usage: pauses.py [KIND...]        (hash, set, zset, list, stream; default: all)
 One worker, one collection of KVICK_BENCH_ELEMENTS elements (default: 2000000). Two clients send requests alternately,
 each after the reply to the other: the first reads and writes other keys, the second writes to the collection. The
 output is the longest wait of each in milliseconds, in one second without a snapshot and during BGSAVE, as medians of
-three rounds.
+five rounds.
 
 KVICK_TEST_VALKEY names the Valkey server (default: valkey-server on the PATH), KVICK_SERVER the Kvick server
 (default: target/release/kvick-server).
@@ -20,7 +20,7 @@ import time
 from durability import info, reply
 from measure import Client, Server, encode, kvick, pin, valkey
 
-ROUNDS = 3
+ROUNDS = 5
 ELEMENTS = int(os.environ.get("KVICK_BENCH_ELEMENTS", 2_000_000))
 ALONE = ["--io-threads", "1", "--enable-debug-command", "yes"]
 QUIET_S = 1
