@@ -9,6 +9,7 @@ pub mod bus;
 mod field;
 mod flags;
 pub mod migration;
+mod name_hash;
 mod node_id;
 pub mod nodes_conf;
 mod slots;

@@ -35,6 +35,10 @@ impl Cluster {
             }
             assigned += count;
         }
+        let suspected = self.nodes.iter().filter(|(_, node)| node.is_suspected()).map(|(key, _)| key);
+        if !suspected.eq(self.nodes.suspected().iter().copied()) {
+            return Some("the list of suspected nodes is wrong".to_owned());
+        }
         let owned = (0..SLOT_COUNT).filter(|slot| self.owner(*slot).is_some()).count();
         if owned != assigned || owned != usize::from(self.assigned) {
             return Some(format!("{owned} slots have owners, {assigned} are owned, {} are counted", self.assigned));

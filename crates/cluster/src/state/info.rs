@@ -187,8 +187,8 @@ impl Cluster {
         node.flags.write_words(out);
         out.push(' ');
         out.push_str(node.replica_of.map_or("-", |primary| self.nodes[primary].id.as_str()));
-        push_number(out, ' ', facts.now.unix_of(node.ping_sent).max(0) as u64);
-        push_number(out, ' ', facts.now.unix_of(node.pong_received).max(0) as u64);
+        push_number(out, ' ', facts.now.unix_of(self.nodes.ping_sent(key)).max(0) as u64);
+        push_number(out, ' ', facts.now.unix_of(self.nodes.pong_received(key)).max(0) as u64);
         push_number(out, ' ', self.epoch_of(key));
         let connected = node.link.is_some() || key == self.myself;
         out.push_str(if connected { " connected" } else { " disconnected" });

@@ -20,6 +20,9 @@ impl Cluster {
             let node = &mut self.nodes[key];
             node.shard_id = shard_id;
             load_node(node, stored, now);
+            self.nodes.set_ping_sent(key, (stored.ping_sent_ms != 0).then_some(now.mono_ms));
+            self.nodes.set_pong_received(key, (stored.pong_received_ms != 0).then_some(now.mono_ms));
+            let node = &self.nodes[key];
             // A node that is only mentioned by others has no role, and is in no shard.
             if node.is(NodeFlags::PRIMARY | NodeFlags::REPLICA) {
                 self.nodes.join_shard(key);
@@ -62,7 +65,7 @@ impl Cluster {
                 .nodes
                 .iter()
                 .filter(|(_, node)| !node.is(NOT_STORED))
-                .map(|(_, node)| nodes_conf::Node {
+                .map(|(key, node)| nodes_conf::Node {
                     id: node.id,
                     ip: node.ip.clone(),
                     tcp_port: node.tcp_port,
@@ -78,8 +81,8 @@ impl Cluster {
                     availability_zone: node.availability_zone.clone(),
                     flags: node.flags & NodeFlags::PERSISTED,
                     primary: node.replica_of.map(id_of),
-                    ping_sent_ms: now.unix_of(node.ping_sent),
-                    pong_received_ms: now.unix_of(node.pong_received),
+                    ping_sent_ms: now.unix_of(self.nodes.ping_sent(key)),
+                    pong_received_ms: now.unix_of(self.nodes.pong_received(key)),
                     config_epoch: node.config_epoch,
                     connected: node.link.is_some(),
                     slots: node.slots.clone(),
@@ -144,6 +147,4 @@ fn load_node(node: &mut Node, stored: &nodes_conf::Node, now: Now) {
     node.client_tls_port = stored.client_tls_port;
     node.availability_zone.clone_from(&stored.availability_zone);
     node.failed_since = node.is_failed().then_some(now.mono_ms);
-    node.ping_sent = (stored.ping_sent_ms != 0).then_some(now.mono_ms);
-    node.pong_received = (stored.pong_received_ms != 0).then_some(now.mono_ms);
 }
