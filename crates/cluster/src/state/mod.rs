@@ -66,6 +66,8 @@ mod tick;
 mod view;
 
 pub use actions::{Action, Level};
+#[doc(hidden)]
+pub use audit::AuditedNode;
 pub use commands::{BumpedEpoch, FailoverMode};
 pub use error::CommandError;
 pub use facts::{Facts, Now, SlotJobs};
