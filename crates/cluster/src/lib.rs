@@ -14,6 +14,7 @@ mod node_id;
 pub mod nodes_conf;
 mod slots;
 pub mod state;
+mod text;
 
 pub use flags::NodeFlags;
 pub use node_id::{InvalidNodeId, NodeId};

@@ -27,6 +27,7 @@ mod write;
 
 pub use read::{ParseError, ParseErrorKind, Repair};
 pub use write::{TextField, WriteError};
+pub(crate) use write::{Line, write_epochs};
 
 use crate::Epoch;
 use crate::flags::NodeFlags;
