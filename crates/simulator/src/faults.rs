@@ -3,7 +3,7 @@
 use crate::data::{Entry, SlotChange};
 use crate::event::Event;
 use crate::network::Cut;
-use crate::setup::Setup;
+use crate::setup::{HUGE, Setup};
 use crate::world::World;
 use kvick_cluster::state::FailoverMode;
 use kvick_cluster::{BUS_PORT_OFFSET, NodeFlags, NodeId, SLOT_COUNT};
@@ -120,7 +120,9 @@ impl World {
             return;
         }
         let timeout_ms = self.setup.settings.node_timeout_ms;
-        let at_ms = self.now_ms + self.random.u64(timeout_ms / 10..timeout_ms * 3);
+        // Runs of huge clusters last for few node timeouts.
+        let bound_ms = if self.hosts.len() >= HUGE { timeout_ms } else { timeout_ms * 3 };
+        let at_ms = self.now_ms + self.random.u64(timeout_ms / 10..bound_ms);
         self.queue.push(at_ms, Event::Fault);
         let Some(fault) = self.setup.random_fault(&mut self.random) else { return };
         let host = self.random.usize(0..self.hosts.len());

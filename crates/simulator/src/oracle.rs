@@ -4,7 +4,7 @@ use crate::host::Request;
 use crate::setup::{LARGE, Promise};
 use crate::world::World;
 use kvick_cluster::bus::{ClusterState, MessageType};
-use kvick_cluster::state::AuditedNode;
+use kvick_cluster::state::{AuditedNode, Cluster};
 use kvick_cluster::{Epoch, NodeFlags, NodeId, SLOT_COUNT, Slots, SlotsRef};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -324,6 +324,15 @@ impl World {
             let above = cluster.known_nodes().filter_map(|(id, _)| cluster.config_epoch_of(&id)).max();
             if let Some(above) = above.filter(|epoch| *epoch > current) {
                 self.oracle.violate(format!("host {host}: current epoch {current} is below a config epoch, {above}"));
+            }
+        }
+    }
+
+    /// Checks the invariants of all state machines.
+    pub(crate) fn audit_all(&mut self) {
+        for host in 0..self.hosts.len() {
+            if let Some(fault) = self.cluster(host).and_then(Cluster::audit) {
+                self.oracle.violate(format!("host {host}: {fault}"));
             }
         }
     }

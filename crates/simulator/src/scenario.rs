@@ -149,7 +149,7 @@ impl World {
             if self.oracle.is_violated() {
                 return;
             }
-            let Some(disagreement) = self.find_disagreement() else { return };
+            let Some(disagreement) = self.find_disagreement() else { return self.audit_all() };
             if self.now_ms >= deadline_ms {
                 self.oracle.violate(format!("{limit_ms} ms after {since}, nodes do not agree: {disagreement}"));
                 return;

@@ -35,8 +35,8 @@ impl Cluster {
         let seconds = |time_ms| u32::try_from(facts.now.unix_of(time_ms) / 1000).unwrap_or(0);
         let gossip = &mut self.gossip;
         gossip.clear();
-        let mut tell = |pulse: &Pulse| {
-            let mut entry = pulse.entry;
+        let mut tell = |pulse: &Pulse, entry: &[u8; GOSSIP_ENTRY_BYTES]| {
+            let mut entry = *entry;
             set_times(&mut entry, seconds(pulse.ping_sent.get()), seconds(pulse.pong_received.get()));
             gossip.push(entry);
         };

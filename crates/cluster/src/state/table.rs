@@ -40,6 +40,8 @@ pub(super) struct Table {
     entries: Vec<Entry>,
     /// By index, as `entries`.
     pulses: Vec<Pulse>,
+    /// Gossip entries without times, by index. Of meaning for nodes that others are told about.
+    told: Vec<GossipBytes>,
     /// When the next tick has to look at a node, by index. 0 after a change; the largest number if there is none.
     due_ms: Vec<u64>,
     free: Vec<u32>,
@@ -60,6 +62,7 @@ impl Table {
             None => {
                 self.entries.push(Entry { generation: 0, node: None });
                 self.pulses.push(Pulse::new(&id));
+                self.told.push([0; GOSSIP_ENTRY_BYTES]);
                 self.due_ms.push(0);
                 (self.entries.len() - 1) as u32
             }
@@ -243,7 +246,7 @@ impl Table {
         wanted: usize,
         hidden: [Option<NodeKey>; 2],
         decide: impl Fn(&Node) -> Option<(Telling, GossipBytes)>,
-        tell: &mut impl FnMut(&Pulse),
+        tell: &mut impl FnMut(&Pulse, &GossipBytes),
     ) {
         let (count, mut told, mut seen) = (self.entries.len(), 0, 0);
         let mut index = start.checked_rem(count as u64).unwrap_or(0) as usize;
@@ -255,7 +258,7 @@ impl Table {
             if self.entries[index].node.is_some() {
                 seen += 1;
                 if self.decide(index, &decide) == Telling::InTurn && !hidden.contains(&Some(self.key_at(index))) {
-                    tell(&self.pulses[index]);
+                    tell(&self.pulses[index], &self.told[index]);
                     told += 1;
                 }
             }
@@ -268,13 +271,13 @@ impl Table {
         &mut self,
         count: usize,
         decide: impl Fn(&Node) -> Option<(Telling, GossipBytes)>,
-        tell: &mut impl FnMut(&Pulse),
+        tell: &mut impl FnMut(&Pulse, &GossipBytes),
     ) {
         let mut left = count;
         for place in 0..self.suspected.len() {
             let index = self.suspected[place].index as usize;
             if left > 0 && self.decide(index, &decide) == Telling::Always {
-                tell(&self.pulses[index]);
+                tell(&self.pulses[index], &self.told[index]);
                 left -= 1;
             }
         }
@@ -284,7 +287,7 @@ impl Table {
         let pulse = &mut self.pulses[index];
         if pulse.telling == Telling::Undecided {
             match self.entries[index].node.as_deref().and_then(decide) {
-                Some((telling, entry)) => (pulse.telling, pulse.entry) = (telling, entry),
+                Some((telling, entry)) => (pulse.telling, self.told[index]) = (telling, entry),
                 None => pulse.telling = Telling::Hidden,
             }
         }
