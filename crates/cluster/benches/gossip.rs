@@ -125,8 +125,7 @@ fn frame(sender: usize, nodes: usize, kind: MessageType, told: &[usize], now: No
         flags: if index < primaries { NodeFlags::PRIMARY } else { NodeFlags::REPLICA },
         secondary_port: 0,
     };
-    let entries: Vec<GossipEntry<'_>> =
-        told.iter().zip(&ips).map(|(index, ip)| entry((*index, ip.as_str()))).collect();
+    let entries: Vec<GossipEntry<'_>> = told.iter().zip(&ips).map(|(index, ip)| entry((*index, ip.as_str()))).collect();
     let shard = [kvick_cluster::bus::Extension::ShardId(id(1_000_000 + owner))];
     let ping = Ping { gossip: Gossip::from(entries.as_slice()), extensions: Extensions::from(shard.as_slice()) };
     let slots = slots(owner, nodes);

@@ -247,7 +247,13 @@ impl Setup {
             no_failover.insert(random.usize(0..hosts));
         }
         // The messages of a run grow with the square of the nodes, and with the time in node timeouts.
-        let timeouts = if hosts >= HUGE { 2..=4 } else if is_large { 3..=6 } else { 8..=25 };
+        let timeouts = if hosts >= HUGE {
+            2..=4
+        } else if is_large {
+            3..=6
+        } else {
+            8..=25
+        };
         let faults_ms = settings.node_timeout_ms * random.u64(timeouts);
         let by_meet = !is_large && random.bool();
         Setup {

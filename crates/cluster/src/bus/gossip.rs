@@ -207,3 +207,31 @@ impl fmt::Debug for Gossip<'_> {
         f.debug_list().entries(self.iter()).finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_checked_entry_can_be_read(
+            name in "[a-z0-9]{40}|[a-z0-9]{39}[A-Z/:`{]",
+            address in "[0-9a-f.:]{0,46}|[a-z@ .é]{0,20}",
+            rest in prop::array::uniform8(any::<u8>()),
+        ) {
+            let mut entry = [0; GOSSIP_ENTRY_BYTES];
+            entry[..NodeId::LEN].copy_from_slice(name.as_bytes());
+            entry[PING_SENT..ADDRESS].copy_from_slice(&rest);
+            entry[ADDRESS..ADDRESS + address.len()].copy_from_slice(address.as_bytes());
+            let read = GossipEntry::read(&entry);
+            prop_assert_eq!(GossipEntry::check(&entry), read.map(|_| ()));
+            if let Ok(read) = read {
+                let received = ReceivedEntry(&entry);
+                prop_assert_eq!(received.name(), read.node.as_bytes());
+                prop_assert_eq!((received.pong_received(), received.flags()), (read.pong_received, read.flags));
+                prop_assert_eq!(read.encode(), Some(entry));
+            }
+        }
+    }
+}

@@ -26,8 +26,8 @@ mod tests;
 mod write;
 
 pub use read::{ParseError, ParseErrorKind, Repair};
-pub use write::{TextField, WriteError};
 pub(crate) use write::{Line, write_epochs};
+pub use write::{TextField, WriteError};
 
 use crate::Epoch;
 use crate::flags::NodeFlags;

@@ -2,8 +2,8 @@
 
 use super::{Action, Cluster, Facts, LinkId, NodeKey, log};
 use crate::bus::{
-    ADDRESS_BYTES, Body, Extension, Gossip, Header, LightBody, Message, MessageFlags, MessageType, ModuleMessage,
-    Ping, Publish, Update,
+    ADDRESS_BYTES, Body, Extension, Gossip, Header, LightBody, Message, MessageFlags, MessageType, ModuleMessage, Ping,
+    Publish, Update,
 };
 use crate::field;
 use crate::flags::NodeFlags;

@@ -231,9 +231,9 @@ impl Table {
 
     /// Finds out whether a node is quiet, which it is until it changes.
     pub(super) fn decide_quiet(&mut self, key: NodeKey) {
-        let is_calm = self.get(key).is_some_and(|node| {
-            node.is_normal() && !node.is(NodeFlags::MYSELF) && node.reports.is_empty()
-        });
+        let is_calm = self
+            .get(key)
+            .is_some_and(|node| node.is_normal() && !node.is(NodeFlags::MYSELF) && node.reports.is_empty());
         let pulse = &mut self.pulses[key.index as usize];
         pulse.is_quiet = is_calm && pulse.ping_sent == Time::NEVER;
     }
@@ -373,5 +373,82 @@ impl IndexMut<NodeKey> for Table {
     fn index_mut(&mut self, key: NodeKey) -> &mut Node {
         self.mark_changed(key.index as usize);
         self.quiet_mut(key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW_MS: u64 = 1_000;
+
+    fn table(count: u8) -> (Table, Vec<NodeKey>) {
+        let mut table = Table::default();
+        let id = |index: u8| NodeId::from_random([index; 20]);
+        let keys = (0..count).map(|index| table.insert(Node::new(id(index), id(100), NodeFlags::PRIMARY, 0))).collect();
+        (table, keys)
+    }
+
+    fn due(table: &Table) -> Vec<NodeKey> {
+        let mut due = Vec::new();
+        table.collect_due(NOW_MS, false, &mut due);
+        due
+    }
+
+    #[test]
+    fn changed_nodes_are_due() {
+        let (mut table, keys) = table(4);
+        assert_eq!(due(&table), keys);
+        keys.iter().for_each(|key| table.set_due(*key, NOW_MS + 1));
+        assert_eq!(due(&table), []);
+        let revision = table.revision();
+        table.quiet_mut(keys[0]).data_received = Some(NOW_MS);
+        table.set_pong_received(keys[0], Some(NOW_MS));
+        assert_eq!((due(&table), table.revision()), (vec![], revision));
+        table.set_ping_sent(keys[1], Some(NOW_MS));
+        table[keys[2]].flags |= NodeFlags::FAIL;
+        assert_eq!(due(&table), keys[1..3]);
+        assert_ne!(table.revision(), revision);
+        table.remove(keys[2]);
+        table.set_due(keys[1], NOW_MS);
+        assert_eq!(due(&table), keys[1..2]);
+    }
+
+    #[test]
+    fn nodes_are_found_in_any_order() {
+        let (mut table, keys) = table(5);
+        let names: Vec<NodeId> = keys.iter().map(|key| table[*key].id).collect();
+        table.remove(keys[2]);
+        for previous in [0, 1, 3, 4] {
+            for (index, name) in names.iter().enumerate() {
+                let expected = (index != 2).then_some(keys[index]);
+                assert_eq!(table.find_behind(keys[previous], name.as_bytes()), expected);
+            }
+        }
+        table.rename(keys[3], names[2]);
+        assert_eq!(table.find_behind(keys[1], names[2].as_bytes()), Some(keys[3]));
+        assert_eq!(table.find_behind(keys[2], names[3].as_bytes()), None);
+    }
+
+    #[test]
+    fn a_node_is_quiet_until_it_changes() {
+        let (mut table, keys) = table(2);
+        let key = keys[1];
+        table.decide_quiet(key);
+        assert!(table.is_quiet(key));
+        table.quiet_mut(key).reports.add(keys[0], NOW_MS);
+        assert!(!table.is_quiet(key));
+        table.decide_quiet(key);
+        assert!(!table.is_quiet(key), "it was reported");
+        table.remove_reports_of(keys[0]);
+        table.decide_quiet(key);
+        assert!(table.is_quiet(key));
+        table.set_suspected(key, true);
+        table.decide_quiet(key);
+        assert!(!table.is_quiet(key) && table.suspected() == [key]);
+        table.set_suspected(key, false);
+        table.set_ping_sent(key, Some(NOW_MS));
+        table.decide_quiet(key);
+        assert!(!table.is_quiet(key), "a PONG is due");
     }
 }

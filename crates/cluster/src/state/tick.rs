@@ -199,6 +199,10 @@ impl Cluster {
             self.nodes.set_due(replica, 0);
         }
         self.nodes.collect_due(facts.ms(), self.nodes.is_changed(self.myself), due);
+        debug_assert!(
+            self.nodes.keys().iter().all(|key| due.contains(key) || self.next_check_ms(*key) > facts.ms()),
+            "a change that makes something due was not noted"
+        );
     }
 
     /// When a tick has to look at a node again, unless it changes: not after anything that
