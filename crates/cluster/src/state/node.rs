@@ -7,7 +7,8 @@ use crate::node_id::NodeId;
 use crate::slots::Slots;
 use std::cell::OnceCell;
 
-/// A node, except for what is in its pulse. Times are of the monotonic clock, in milliseconds; `None` means never, or not now.
+/// A node, except for what is in its pulse. Times are of the monotonic clock, in milliseconds; `None` means never, or
+/// not now.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     /// Its name: random until the handshake is over.

@@ -175,11 +175,11 @@ impl Table {
 
     /// The first node from a random place on.
     pub(super) fn random(&self, start: u64) -> Option<NodeKey> {
-        self.from_place(start).next()
+        self.places_behind(start).next()
     }
 
     /// All nodes, from a random place on.
-    fn from_place(&self, start: u64) -> impl Iterator<Item = NodeKey> + use<'_> {
+    fn places_behind(&self, start: u64) -> impl Iterator<Item = NodeKey> + use<'_> {
         let start = start.checked_rem(self.entries.len() as u64).unwrap_or(0) as usize;
         let places = (start..self.entries.len()).chain(0..start);
         places.filter(|index| self.entries[*index].node.is_some()).map(|index| self.key_at(index))
