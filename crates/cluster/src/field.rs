@@ -13,8 +13,21 @@ pub(crate) fn is_host(text: &str) -> bool {
 /// Received gossip needs this a hundred thousand times a second in a large cluster, so the characters of real addresses
 /// have a fast path.
 pub(crate) fn is_address(text: &str) -> bool {
-    let is_plain = |byte: &u8| byte.is_ascii_hexdigit() || matches!(byte, b'.' | b':');
-    text.as_bytes().iter().all(is_plain) || (is_host(text) && !text.contains('@'))
+    text.bytes().all(is_plain_in_address) || (is_host(text) && !text.contains('@'))
+}
+
+/// Whether a byte can be in any address, whatever the others are.
+pub(crate) fn is_plain_in_address(byte: u8) -> bool {
+    const PLAIN: [bool; 256] = {
+        let mut plain = [false; 256];
+        let mut byte = 0;
+        while byte < plain.len() {
+            plain[byte] = (byte as u8).is_ascii_hexdigit() || matches!(byte as u8, b'.' | b':');
+            byte += 1;
+        }
+        plain
+    };
+    PLAIN[usize::from(byte)]
 }
 
 /// Whether `text` can be the value of an auxiliary field. Valkey refuses to load the file if a value has one of the

@@ -9,10 +9,12 @@ pub mod bus;
 mod field;
 mod flags;
 pub mod migration;
+mod name_hash;
 mod node_id;
 pub mod nodes_conf;
 mod slots;
 pub mod state;
+mod text;
 
 pub use flags::NodeFlags;
 pub use node_id::{InvalidNodeId, NodeId};

@@ -1,5 +1,6 @@
 //! Names of nodes and shards: 40 characters, lower-case letters and digits.
 
+use std::borrow::Borrow;
 use std::fmt;
 use std::str::FromStr;
 
@@ -19,8 +20,7 @@ impl NodeId {
 
     /// The name made of these bytes. Fails unless each is a lower-case letter or a digit.
     pub fn new(bytes: [u8; NodeId::LEN]) -> Result<NodeId, InvalidNodeId> {
-        let valid = bytes.iter().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
-        if valid { Ok(NodeId(bytes)) } else { Err(InvalidNodeId) }
+        if is_name(&bytes) { Ok(NodeId(bytes)) } else { Err(InvalidNodeId) }
     }
 
     /// The hexadecimal name of 20 bytes, which should be random.
@@ -43,6 +43,18 @@ impl NodeId {
     pub fn as_str(&self) -> &str {
         // Never empty: all bytes are ASCII.
         std::str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
+
+/// Whether these bytes are a name. All bytes are looked at, so that it takes a few instructions.
+pub(crate) fn is_name(bytes: &[u8; NodeId::LEN]) -> bool {
+    bytes.iter().fold(true, |valid, byte| valid & (byte.is_ascii_lowercase() | byte.is_ascii_digit()))
+}
+
+// Maps by name are searched with the bytes of a message.
+impl Borrow<[u8; NodeId::LEN]> for NodeId {
+    fn borrow(&self) -> &[u8; NodeId::LEN] {
+        &self.0
     }
 }
 

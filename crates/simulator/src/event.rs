@@ -4,8 +4,7 @@ use crate::faults::Ending;
 use crate::host::{Reply, Request};
 use crate::network::{ConnId, Item, Side};
 use kvick_cluster::state::LinkId;
-use std::cmp::Ordering;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Something that happens at a time.
 #[derive(Debug)]
@@ -80,51 +79,23 @@ pub(crate) enum Event {
     Check,
 }
 
-struct Scheduled {
-    at_ms: u64,
-    number: u64,
-    event: Event,
-}
-
-impl PartialEq for Scheduled {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for Scheduled {}
-
-impl PartialOrd for Scheduled {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Scheduled {
-    /// The heap has the greatest first: that is the earliest, and of several the one scheduled first.
-    fn cmp(&self, other: &Self) -> Ordering {
-        (other.at_ms, other.number).cmp(&(self.at_ms, self.number))
-    }
-}
-
-/// All scheduled events.
+/// All scheduled events, by time. Events of one millisecond happen in the order in which they were scheduled.
 #[derive(Default)]
-pub(crate) struct Queue {
-    heap: BinaryHeap<Scheduled>,
-    scheduled: u64,
-}
+pub(crate) struct Queue(BTreeMap<u64, VecDeque<Event>>);
 
 impl Queue {
     pub(crate) fn push(&mut self, at_ms: u64, event: Event) {
-        self.heap.push(Scheduled { at_ms, number: self.scheduled, event });
-        self.scheduled += 1;
+        self.0.entry(at_ms).or_default().push_back(event);
     }
 
     /// The next event, unless it is after a time.
     pub(crate) fn pop_until(&mut self, until_ms: u64) -> Option<(u64, Event)> {
-        if self.heap.peek()?.at_ms > until_ms {
-            return None;
+        let mut next = self.0.first_entry().filter(|next| *next.key() <= until_ms)?;
+        let at_ms = *next.key();
+        let event = next.get_mut().pop_front();
+        if next.get().is_empty() {
+            next.remove();
         }
-        self.heap.pop().map(|next| (next.at_ms, next.event))
+        event.map(|event| (at_ms, event))
     }
 }

@@ -3,11 +3,10 @@
 use crate::data::{Entry, SlotChange};
 use crate::event::Event;
 use crate::network::Cut;
-use crate::setup::Setup;
+use crate::setup::{HUGE, Setup};
 use crate::world::World;
-use kvick_cluster::NodeFlags;
 use kvick_cluster::state::FailoverMode;
-use kvick_cluster::{BUS_PORT_OFFSET, SLOT_COUNT};
+use kvick_cluster::{BUS_PORT_OFFSET, NodeFlags, NodeId, SLOT_COUNT};
 use std::collections::BTreeSet;
 
 /// How a fault ends.
@@ -47,6 +46,9 @@ pub(crate) struct Faults {
     slot_deadline_ms: u64,
     /// The host that is restarted next.
     restarted: usize,
+    /// The names of all nodes, and the process and topology in which there was no other name, by host.
+    names: BTreeSet<NodeId>,
+    without_ghosts: Vec<Option<(u32, u64)>>,
 }
 
 /// What can happen.
@@ -118,7 +120,9 @@ impl World {
             return;
         }
         let timeout_ms = self.setup.settings.node_timeout_ms;
-        let at_ms = self.now_ms + self.random.u64(timeout_ms / 10..timeout_ms * 3);
+        // Runs of huge clusters last for few node timeouts.
+        let bound_ms = if self.hosts.len() >= HUGE { timeout_ms } else { timeout_ms * 3 };
+        let at_ms = self.now_ms + self.random.u64(timeout_ms / 10..bound_ms);
         self.queue.push(at_ms, Event::Fault);
         let Some(fault) = self.setup.random_fault(&mut self.random) else { return };
         let host = self.random.usize(0..self.hosts.len());
@@ -566,13 +570,22 @@ impl World {
             .iter()
             .filter_map(|host| host.process.as_ref().map(|process| process.cluster.my_id()).or(host.last_id))
             .collect();
+        if names != self.faults.names {
+            self.faults.names.clone_from(&names);
+            self.faults.without_ghosts = vec![None; self.hosts.len()];
+        }
         for host in 0..self.hosts.len() {
             let Some(cluster) = self.cluster(host) else { continue };
+            let version = (self.hosts[host].life, cluster.topology_version());
+            if self.faults.without_ghosts[host] == Some(version) {
+                continue;
+            }
             let ghosts: Vec<_> = cluster
                 .known_nodes()
                 .filter(|(id, flags)| !flags.contains(NodeFlags::HANDSHAKE) && !names.contains(id))
                 .map(|(id, _)| id)
                 .collect();
+            self.faults.without_ghosts[host] = ghosts.is_empty().then_some(version);
             for ghost in ghosts {
                 self.command(host, |cluster, facts| cluster.forget(ghost.as_bytes(), "simulator", facts).is_ok());
             }

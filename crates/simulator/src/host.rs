@@ -4,7 +4,8 @@ use crate::data::{Dataset, Entry, Keys, Message, SlotChange};
 use crate::network::{ConnId, Side};
 use kvick_cluster::NodeId;
 use kvick_cluster::state::{Action, Cluster, Facts, LinkId, Now, SlotJobs};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 
 /// Unix time at the start of a run, in milliseconds.
 const UNIX_START_MS: i64 = 1_700_000_000_000;
@@ -57,17 +58,41 @@ impl Clock {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Disk {
     /// What a loss of power does not destroy.
-    pub(crate) durable: Option<String>,
+    pub(crate) durable: Option<Arc<str>>,
     /// What the operating system has got; written to the disk some time.
-    pub(crate) cached: Option<String>,
+    pub(crate) cached: Option<Arc<str>>,
     /// What is being written.
-    pub(crate) pending: Option<String>,
+    pub(crate) pending: Option<Arc<str>>,
+}
+
+/// The connections of links. The state machine numbers links from 1 on, so that a number is a place.
+#[derive(Default)]
+pub(crate) struct Conns(Vec<Option<ConnId>>);
+
+impl Conns {
+    pub(crate) fn get(&self, link: LinkId) -> Option<ConnId> {
+        self.0.get(link.0 as usize).copied().flatten()
+    }
+
+    pub(crate) fn insert(&mut self, link: LinkId, conn: ConnId) {
+        let place = link.0 as usize;
+        if place >= self.0.len() {
+            self.0.resize(place + 1, None);
+        }
+        self.0[place] = Some(conn);
+    }
+
+    pub(crate) fn remove(&mut self, link: LinkId) -> Option<ConnId> {
+        self.0.get_mut(link.0 as usize)?.take()
+    }
 }
 
 /// The server process.
 pub(crate) struct Process {
     pub(crate) cluster: Cluster,
-    pub(crate) conns: HashMap<LinkId, ConnId>,
+    pub(crate) conns: Conns,
+    /// Links on which more waits to be sent than the network holds, or was when that was last reported.
+    pub(crate) crowded: BTreeSet<LinkId>,
     /// Actions of the bus that wait for `nodes.conf` to be durable.
     pub(crate) actions: VecDeque<Action>,
     pub(crate) is_saving: bool,

@@ -52,12 +52,40 @@ pub(crate) struct End {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Direction {
     pub(crate) queue: VecDeque<(u64, Item)>,
+    /// Bytes of the frames in `queue`.
+    bytes: u64,
     /// Whether an event for the first item is scheduled.
     pub(crate) scheduled: bool,
     /// Arrival of the item that was sent last.
     last_ms: u64,
     /// Retransmissions of the first item.
     pub(crate) attempts: u32,
+}
+
+impl Item {
+    fn frame_bytes(&self) -> u64 {
+        if let Item::Frame(frame) = self { frame.len() as u64 } else { 0 }
+    }
+}
+
+impl Direction {
+    /// Takes the first item.
+    pub(crate) fn pop(&mut self) -> Option<Item> {
+        let (_, item) = self.queue.pop_front()?;
+        self.bytes -= item.frame_bytes();
+        Some(item)
+    }
+
+    /// Drops all items.
+    pub(crate) fn clear(&mut self) {
+        self.queue.clear();
+        self.bytes = 0;
+    }
+
+    /// Bytes that wait at the sender. The network itself holds some data.
+    pub(crate) fn waiting_bytes(&self) -> u64 {
+        self.bytes.saturating_sub(IN_FLIGHT_BYTES)
+    }
 }
 
 /// A connection.
@@ -67,6 +95,13 @@ pub(crate) struct Conn {
     pub(crate) ends: [End; 2],
     /// By the end that receives.
     pub(crate) towards: [Direction; 2],
+}
+
+impl Conn {
+    /// Which end is that link of a host.
+    pub(crate) fn side_of(&self, host: usize, link: LinkId) -> Side {
+        usize::from(self.ends[0].link != Some(link) || self.ends[0].host != host)
+    }
 }
 
 /// How the network behaves during a run.
@@ -89,6 +124,9 @@ pub(crate) struct Cut {
     pub(crate) from: Vec<bool>,
     pub(crate) to: Vec<bool>,
 }
+
+/// Bytes of a direction that are on their way, and do not count as waiting.
+const IN_FLIGHT_BYTES: u64 = 16 * 1024;
 
 /// Time until a lost packet is sent again, doubled with each attempt.
 const RETRANSMIT_MS: u64 = 200;
@@ -194,6 +232,7 @@ impl Network {
         let direction = &mut self.get_mut(id)?.towards[to];
         let at_ms = (now_ms + delay_ms).max(direction.last_ms);
         direction.last_ms = at_ms;
+        direction.bytes += item.frame_bytes();
         direction.queue.push_back((at_ms, item));
         (!std::mem::replace(&mut direction.scheduled, true)).then_some(at_ms)
     }

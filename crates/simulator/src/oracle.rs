@@ -4,8 +4,10 @@ use crate::host::Request;
 use crate::setup::{LARGE, Promise};
 use crate::world::World;
 use kvick_cluster::bus::{ClusterState, MessageType};
-use kvick_cluster::{Epoch, NodeId, SLOT_COUNT, Slots};
+use kvick_cluster::state::{AuditedNode, Cluster};
+use kvick_cluster::{Epoch, NodeFlags, NodeId, SLOT_COUNT, Slots, SlotsRef};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 /// Places in a message: see `kvick_cluster::bus`.
 const TYPE: std::ops::Range<usize> = 12..14;
@@ -17,8 +19,15 @@ const FLAGS_BYTE: usize = 2253;
 /// Every so many slots, the owner is checked.
 const SLOT_STEP: usize = 1024;
 
+/// Flags that all nodes must agree on.
+const COMPARED: NodeFlags = NodeFlags::PRIMARY
+    .union(NodeFlags::REPLICA)
+    .union(NodeFlags::PFAIL)
+    .union(NodeFlags::FAIL)
+    .union(NodeFlags::NO_ADDRESS);
+
 /// What was last seen of a process.
-#[derive(Clone, Default)]
+#[derive(Clone, Copy, Default)]
 struct Seen {
     id: Option<NodeId>,
     current_epoch: Epoch,
@@ -27,14 +36,41 @@ struct Seen {
     is_primary: bool,
     voters: usize,
     topology_version: u64,
-    /// Owners of some slots, with their config epochs.
-    owners: Vec<Option<(NodeId, Epoch)>>,
+}
+
+/// Owners of some slots, with their config epochs.
+type Owners = Vec<Option<(NodeId, Epoch)>>;
+
+/// What a node has to say about another one, with hosts instead of names: all nodes must agree on that.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Opinion<'a> {
+    host: Option<usize>,
+    flags: NodeFlags,
+    primary: Option<usize>,
+    config_epoch: Epoch,
+    slots: SlotsRef<'a>,
+    shard_id: NodeId,
+    has_right_address: bool,
+}
+
+impl fmt::Display for Opinion<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Opinion { host, flags, primary, config_epoch, slots, shard_id, has_right_address } = self;
+        let slots: Vec<_> = slots.ranges().collect();
+        write!(
+            f,
+            "host {host:?} {flags:?} primary {primary:?} epoch {config_epoch} slots {slots:?} shard {shard_id} right \
+             address {has_right_address}"
+        )
+    }
 }
 
 /// See the module.
 pub(crate) struct Oracle {
     violation: Option<String>,
     seen: Vec<Seen>,
+    /// By host.
+    owners: Vec<Owners>,
     /// Whom a node has voted for in an epoch.
     votes: BTreeMap<(NodeId, Epoch), usize>,
     /// Who has voted for a host in an epoch.
@@ -55,6 +91,7 @@ impl Oracle {
         Oracle {
             violation: None,
             seen: vec![Seen::default(); hosts],
+            owners: vec![Owners::new(); hosts],
             votes: BTreeMap::new(),
             voters: BTreeMap::new(),
             elected: BTreeMap::new(),
@@ -105,6 +142,7 @@ impl Oracle {
     /// CLUSTER RESET HARD: epochs of the host begin anew.
     pub(crate) fn hard_reset(&mut self, host: usize) {
         self.seen[host] = Seen::default();
+        self.owners[host].clear();
     }
 }
 
@@ -117,6 +155,7 @@ impl World {
     /// A process has just started.
     pub(crate) fn check_start(&mut self, host: usize) {
         self.oracle.seen[host] = Seen::default();
+        self.oracle.owners[host].clear();
         let Some(cluster) = self.cluster(host) else { return };
         let (id, epoch, is_primary) = (cluster.my_id(), cluster.my_config_epoch(), cluster.is_primary());
         self.by_id.insert(id, host);
@@ -154,7 +193,7 @@ impl World {
             .disk
             .durable
             .as_ref()
-            .and_then(|content| content.split_once("lastVoteEpoch ")?.1.trim().parse::<Epoch>().ok());
+            .and_then(|content| content.rsplit_once("lastVoteEpoch ")?.1.trim().parse::<Epoch>().ok());
         if saved.is_none_or(|saved| saved < epoch) {
             self.oracle.violate(format!("host {host} votes in epoch {epoch}, but that is not saved: {saved:?}"));
         }
@@ -173,7 +212,7 @@ impl World {
     /// Checks a process after an input was settled. `by_command`: an administrator has changed it.
     pub(crate) fn check_host(&mut self, host: usize, by_command: bool) {
         let Some(cluster) = self.cluster(host) else { return };
-        let mut now = Seen {
+        let now = Seen {
             id: Some(cluster.my_id()),
             current_epoch: cluster.current_epoch(),
             last_vote_epoch: cluster.last_vote_epoch(),
@@ -181,7 +220,6 @@ impl World {
             is_primary: cluster.is_primary(),
             voters: cluster.size(),
             topology_version: cluster.topology_version(),
-            owners: Vec::new(),
         };
         let is_changed = now.topology_version != self.oracle.seen[host].topology_version;
         let audits = is_changed && (self.hosts.len() < LARGE || self.steps.is_multiple_of(1000));
@@ -189,10 +227,13 @@ impl World {
         if let Some(fault) = fault {
             self.oracle.violate(format!("host {host}: {fault}"));
         }
-        now.owners = if is_changed { self.owners_of(host) } else { self.oracle.seen[host].owners.clone() };
-        let before = std::mem::replace(&mut self.oracle.seen[host], now.clone());
-        if !by_command && is_changed && before.id == now.id {
-            self.check_owners(host, &before.owners, &now.owners);
+        let before = std::mem::replace(&mut self.oracle.seen[host], now);
+        if is_changed {
+            let owners = self.owners_of(host);
+            let owners_before = std::mem::replace(&mut self.oracle.owners[host], owners);
+            if !by_command && before.id == now.id {
+                self.check_owners(host, &owners_before);
+            }
         }
         if before.id != now.id {
             self.by_id.extend(now.id.map(|id| (id, host)));
@@ -213,7 +254,7 @@ impl World {
     }
 
     /// The owners of some slots as a node sees them.
-    fn owners_of(&self, host: usize) -> Vec<Option<(NodeId, Epoch)>> {
+    fn owners_of(&self, host: usize) -> Owners {
         let Some(cluster) = self.cluster(host) else { return Vec::new() };
         let owner = |slot| {
             let id = cluster.slot_owner(slot).filter(|_| !cluster.is_unclaimed(slot))?;
@@ -224,18 +265,19 @@ impl World {
 
     /// A slot goes only to a node with a higher config epoch, unless its owner has given it up or an administrator
     /// moves it.
-    fn check_owners(&mut self, host: usize, before: &[Option<(NodeId, Epoch)>], now: &[Option<(NodeId, Epoch)>]) {
+    fn check_owners(&mut self, host: usize, before: &Owners) {
         if self.setup.workload.weights().set_slot > 0 || self.setup.workload.needs_operator() {
             return;
         }
-        for (index, (before, now)) in before.iter().zip(now).enumerate() {
+        for (index, (before, now)) in before.iter().zip(&self.oracle.owners[host]).enumerate() {
             let Some(((before, old), (now, new))) = before.zip(*now) else { continue };
             if before != now && new < old {
                 let slot = index * SLOT_STEP;
-                self.oracle.violate(format!(
+                let what = format!(
                     "host {host}: slot {slot} goes from {before} with config epoch {old} to {now} with an older one, \
                      {new}"
-                ));
+                );
+                return self.oracle.violate(what);
             }
         }
     }
@@ -286,6 +328,15 @@ impl World {
         }
     }
 
+    /// Checks the invariants of all state machines.
+    pub(crate) fn audit_all(&mut self) {
+        for host in 0..self.hosts.len() {
+            if let Some(fault) = self.cluster(host).and_then(Cluster::audit) {
+                self.oracle.violate(format!("host {host}: {fault}"));
+            }
+        }
+    }
+
     /// Whether every replica has all data of its primary.
     pub(crate) fn all_in_sync(&self) -> bool {
         self.find_lag().is_none()
@@ -316,7 +367,7 @@ impl World {
     }
 
     /// What the nodes do not agree on, when all faults are over.
-    pub(crate) fn find_disagreement(&mut self) -> Option<String> {
+    pub(crate) fn find_disagreement(&self) -> Option<String> {
         let ids: BTreeSet<NodeId> =
             self.hosts.iter().filter_map(|host| Some(host.process.as_ref()?.cluster.my_id())).collect();
         if ids.len() != self.hosts.len() {
@@ -327,24 +378,30 @@ impl World {
             if cluster.state() != ClusterState::Ok {
                 return Some(format!("host {host}: cluster_state is fail ({:?})", cluster.fail_reason()));
             }
-            let known: BTreeSet<NodeId> = cluster.known_nodes().map(|(id, _)| id).collect();
-            if known != ids {
+            let knows_all = ids.iter().all(|id| cluster.config_epoch_of(id).is_some());
+            if !knows_all || cluster.node_count() != ids.len() {
+                let known: BTreeSet<NodeId> = cluster.known_nodes().map(|(id, _)| id).collect();
                 let (missing, foreign) = (ids.difference(&known).count(), known.difference(&ids).count());
                 return Some(format!("host {host} lacks {missing} nodes, and knows {foreign} that do not exist"));
             }
         }
-        let mut reference: Option<Vec<String>> = None;
+        let mut reference: Option<Vec<Opinion<'_>>> = None;
         for host in 0..self.hosts.len() {
-            let view = self.view_of(host)?;
+            let opinions = self.opinions_of(host)?;
+            let cluster = self.cluster(host)?;
             match &reference {
                 None => {
-                    if let Some(orphan) = view.iter().find(|line| line.contains("nobody") || line.contains("false")) {
-                        return Some(format!("host {host}: {orphan}"));
+                    if let Some(stray) = opinions.iter().find(|opinion| !opinion.has_right_address) {
+                        return Some(format!("host {host}: {stray}"));
                     }
-                    reference = Some(view);
+                    if (0..SLOT_COUNT).any(|slot| cluster.slot_owner(slot).is_none()) {
+                        return Some(format!("host {host}: a slot belongs to nobody"));
+                    }
+                    reference = Some(opinions);
                 }
                 Some(reference) => {
-                    if let Some((theirs, ours)) = reference.iter().zip(&view).find(|(theirs, ours)| theirs != ours) {
+                    if let Some((theirs, ours)) = reference.iter().zip(&opinions).find(|(theirs, ours)| theirs != ours)
+                    {
                         return Some(format!("host 0 has\n  {theirs}\nbut host {host} has\n  {ours}"));
                     }
                 }
@@ -354,42 +411,36 @@ impl World {
     }
 
     /// Whether all nodes know the addresses of all others.
-    pub(crate) fn addresses_are_known(&mut self) -> bool {
+    pub(crate) fn addresses_are_known(&self) -> bool {
         (0..self.hosts.len()).all(|host| {
-            self.view_of(host).is_some_and(|view| {
-                view.iter().filter(|line| line.ends_with("right address true")).count() == self.hosts.len()
+            self.opinions_of(host).is_some_and(|opinions| {
+                opinions.iter().filter(|opinion| opinion.has_right_address).count() == self.hosts.len()
             })
         })
     }
 
-    /// What a node says about all nodes, in an order that all nodes agree on.
-    fn view_of(&mut self, host: usize) -> Option<Vec<String>> {
-        let topology = self.with_cluster(host, |cluster, facts| cluster.topology(facts))?;
-        let me = topology.myself().id;
-        let mut lines = Vec::new();
-        for node in &topology.nodes {
-            let host = self.by_id.get(&node.id).copied();
-            let primary = node.primary.and_then(|primary| self.by_id.get(&topology.nodes[primary].id).copied());
-            let flags = node.flags
-                & (kvick_cluster::NodeFlags::PRIMARY
-                    | kvick_cluster::NodeFlags::REPLICA
-                    | kvick_cluster::NodeFlags::PFAIL
-                    | kvick_cluster::NodeFlags::FAIL
-                    | kvick_cluster::NodeFlags::NO_ADDRESS);
-            let epoch = node.config_epoch;
-            let (slots, shard) = (&node.slots, node.shard_id);
+    /// What a node says about all nodes, in the order of hosts.
+    fn opinions_of(&self, host: usize) -> Option<Vec<Opinion<'_>>> {
+        let cluster = self.cluster(host)?;
+        let me = cluster.my_id();
+        let mut opinions: Vec<Opinion<'_>> = cluster.audited_nodes().map(|node| self.opinion(me, node)).collect();
+        opinions.sort_by_key(|opinion| opinion.host);
+        Some(opinions)
+    }
+
+    fn opinion<'a>(&self, me: NodeId, node: AuditedNode<'a>) -> Opinion<'a> {
+        let host_of = |id: &NodeId| self.by_id.get(id).copied();
+        let host = host_of(&node.id);
+        Opinion {
+            host,
+            flags: node.flags & COMPARED,
+            primary: node.primary.as_ref().and_then(host_of),
+            config_epoch: node.config_epoch,
+            slots: node.slots,
+            shard_id: node.shard_id,
             // As in Valkey, a node that has moved learns its own new address only from MEET.
-            let is_reachable = node.id == me || host.is_some_and(|host| self.hosts[host].ip == node.ip);
-            lines.push(format!(
-                "host {host:?} {flags:?} primary {primary:?} epoch {epoch} slots {slots:?} shard {shard} right address \
-                 {is_reachable}"
-            ));
+            has_right_address: node.id == me || host.is_some_and(|host| self.hosts[host].ip == node.ip),
         }
-        if topology.owners.contains(&kvick_cluster::state::NO_OWNER) {
-            lines.push("a slot belongs to nobody".to_owned());
-        }
-        lines.sort();
-        Some(lines)
     }
 
     /// An acknowledged write that no owner has.

@@ -9,6 +9,7 @@ use kvick_cluster::{BUS_PORT_OFFSET, NodeFlags, NodeId, SLOT_COUNT, Slots};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 /// What to run.
 #[derive(Clone, Copy, Debug, Default)]
@@ -148,7 +149,7 @@ impl World {
             if self.oracle.is_violated() {
                 return;
             }
-            let Some(disagreement) = self.find_disagreement() else { return };
+            let Some(disagreement) = self.find_disagreement() else { return self.audit_all() };
             if self.now_ms >= deadline_ms {
                 self.oracle.violate(format!("{limit_ms} ms after {since}, nodes do not agree: {disagreement}"));
                 return;
@@ -273,7 +274,7 @@ impl World {
         };
         for (index, host) in self.hosts.iter_mut().enumerate() {
             conf.nodes[index].flags |= NodeFlags::MYSELF;
-            let content = conf.write().unwrap_or_default();
+            let content: Arc<str> = conf.write().unwrap_or_default().into();
             host.disk.cached = Some(content.clone());
             host.disk.durable = Some(content);
             conf.nodes[index].flags -= NodeFlags::MYSELF;

@@ -197,6 +197,9 @@ pub(crate) struct Setup {
 /// From this size on a run is not made more expensive than it has to be.
 pub(crate) const LARGE: usize = 100;
 
+/// From this size on the node timeout is a long one.
+pub(crate) const HUGE: usize = 500;
+
 impl Setup {
     /// The run of a seed. `hosts` and `workload` are chosen at random if they are not given.
     pub(crate) fn random(hosts: Option<usize>, workload: Option<Workload>, random: &mut fastrand::Rng) -> Setup {
@@ -213,6 +216,8 @@ impl Setup {
         } else {
             [1_000, 2_000, 2_000, 5_000, 15_000][random.usize(0..5)]
         };
+        // Every node pings every other one in half of the node timeout: operators of large clusters choose a long one.
+        let node_timeout_ms = if hosts >= HUGE { 15_000 } else { node_timeout_ms };
         let mut settings = Settings { node_timeout_ms, ..Settings::default() };
         settings.repl_ping_period_ms = [1_000, 10_000][random.usize(0..2)];
         settings.replica_validity_factor = if promise == Promise::Nothing && random.u8(0..4) == 0 { 0 } else { 10 };
@@ -242,7 +247,14 @@ impl Setup {
             no_failover.insert(random.usize(0..hosts));
         }
         // The messages of a run grow with the square of the nodes, and with the time in node timeouts.
-        let faults_ms = settings.node_timeout_ms * if is_large { random.u64(3..=6) } else { random.u64(8..=25) };
+        let timeouts = if hosts >= HUGE {
+            2..=4
+        } else if is_large {
+            3..=6
+        } else {
+            8..=25
+        };
+        let faults_ms = settings.node_timeout_ms * random.u64(timeouts);
         let by_meet = !is_large && random.bool();
         Setup {
             hosts,

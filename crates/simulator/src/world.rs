@@ -7,7 +7,7 @@ use crate::clients::Client;
 use crate::data::Dataset;
 use crate::event::{Event, Queue};
 use crate::faults::Faults;
-use crate::host::{Clock, Disk, Host, Input, PORT, Process, Upstream};
+use crate::host::{Clock, Conns, Disk, Host, Input, PORT, Process, Upstream};
 use crate::network::{ConnId, End, Item, Network, Purpose, Side};
 use crate::oracle::Oracle;
 use crate::setup::Setup;
@@ -15,7 +15,8 @@ use crate::trace::Trace;
 use kvick_cluster::nodes_conf::NodesConf;
 use kvick_cluster::state::{Accepted, Action, Cluster, Facts, Now};
 use kvick_cluster::{BUS_PORT_OFFSET, NodeId};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
 
 /// Time between two ticks of a process.
 const TICK_MS: u64 = 100;
@@ -46,6 +47,8 @@ pub(crate) struct World {
     /// Frames that were sent.
     pub(crate) frames: u64,
     next_ip: u32,
+    /// A buffer that is used again.
+    actions: Vec<Action>,
 }
 
 impl World {
@@ -67,6 +70,7 @@ impl World {
             steps: 0,
             frames: 0,
             next_ip: 0,
+            actions: Vec::new(),
             random: random.fork(),
             setup,
         };
@@ -186,7 +190,8 @@ impl World {
         let life = host.life;
         host.process = Some(Box::new(Process {
             cluster: Cluster::new(conf.as_ref(), settings, seed, now),
-            conns: HashMap::new(),
+            conns: Conns::default(),
+            crowded: BTreeSet::new(),
             actions: VecDeque::new(),
             is_saving: false,
             data,
@@ -286,7 +291,7 @@ impl World {
             Input::Connected(conn) => self.connected(host, conn),
             Input::ConnectFailed(link) => {
                 if let Some(process) = self.hosts[host].process.as_mut() {
-                    process.conns.remove(&link);
+                    process.conns.remove(link);
                 }
                 self.with_cluster(host, |cluster, facts| cluster.link_closed(link, "Connection refused", facts));
             }
@@ -308,24 +313,21 @@ impl World {
             return;
         }
         let Some(process) = self.hosts[host].process.as_mut() else { return };
-        for (link, conn) in &process.conns {
-            let Some(conn) = self.net.get(*conn) else { continue };
-            let to = if conn.ends[0].link == Some(*link) && conn.ends[0].host == host { 1 } else { 0 };
-            let waiting = conn.towards[to].queue.iter().map(|(_, item)| match item {
-                Item::Frame(frame) => frame.len() as u64,
-                _ => 0,
-            });
-            // The network itself holds some data.
-            let bytes = waiting.sum::<u64>().saturating_sub(16 * 1024);
-            process.cluster.link_send_buffer(*link, bytes);
-        }
+        let Process { cluster, conns, crowded, .. } = &mut **process;
+        crowded.retain(|link| {
+            let Some(conn) = conns.get(*link).and_then(|conn| self.net.get(conn)) else { return false };
+            let to = 1 - conn.side_of(host, *link);
+            let bytes = conn.towards[to].waiting_bytes();
+            cluster.link_send_buffer(*link, bytes);
+            bytes > 0
+        });
     }
 
     /// Finishes the inputs of a process: carries out what the state machine wants, and checks its new state.
     pub(crate) fn settle(&mut self, host: usize, by_command: bool) {
-        let mut actions = Vec::new();
+        let mut actions = std::mem::take(&mut self.actions);
         self.with_cluster(host, |cluster, facts| cluster.settle(facts, &mut actions));
-        for action in actions {
+        for action in actions.drain(..) {
             match action {
                 Action::Connect { .. } | Action::Disconnect(_) | Action::Send { .. } | Action::Save { .. } => {
                     if let Some(process) = self.hosts[host].process.as_mut() {
@@ -338,6 +340,7 @@ impl World {
                 change => self.perform(host, change),
             }
         }
+        self.actions = actions;
         self.check_host(host, by_command);
         self.carry_out(host);
     }
@@ -351,7 +354,7 @@ impl World {
             match action {
                 Action::Save { sync } => {
                     let content = match process.cluster.config_content(now) {
-                        Ok(content) => content,
+                        Ok(content) => Arc::from(content),
                         Err(error) => {
                             self.oracle.violate(format!("host {host} cannot write its nodes.conf: {error}"));
                             return;
@@ -384,13 +387,13 @@ impl World {
                     }
                 }
                 Action::Disconnect(link) => {
-                    let conn = process.conns.remove(&link);
+                    let conn = process.conns.remove(link);
                     if let Some(conn) = conn {
                         self.close_link_end(host, link, conn);
                     }
                 }
                 Action::Send { link, frame } => {
-                    let Some(conn) = process.conns.get(&link).copied() else { continue };
+                    let Some(conn) = process.conns.get(link) else { continue };
                     self.send_frame(host, link, conn, frame);
                 }
                 _ => {}
@@ -408,9 +411,9 @@ impl World {
         self.drain_inbox(host);
     }
 
-    fn send_frame(&mut self, host: usize, link: kvick_cluster::state::LinkId, id: ConnId, frame: std::sync::Arc<[u8]>) {
+    fn send_frame(&mut self, host: usize, link: kvick_cluster::state::LinkId, id: ConnId, frame: Arc<[u8]>) {
         let Some(conn) = self.net.get(id) else { return };
-        let side = if conn.ends[0].link == Some(link) && conn.ends[0].host == host { 0 } else { 1 };
+        let side = conn.side_of(host, link);
         if conn.ends[side].closed {
             return;
         }
@@ -421,11 +424,15 @@ impl World {
             self.send_raw(id, host, peer, 1 - side, frame);
         } else {
             self.send_item(id, 1 - side, Item::Frame(frame));
+            let is_crowded = self.net.get(id).is_some_and(|conn| conn.towards[1 - side].waiting_bytes() > 0);
+            if let Some(process) = self.hosts[host].process.as_mut().filter(|_| is_crowded) {
+                process.crowded.insert(link);
+            }
         }
     }
 
     /// Sends a frame without the guarantees of TCP.
-    fn send_raw(&mut self, conn: ConnId, from: usize, peer: usize, to: Side, frame: std::sync::Arc<[u8]>) {
+    fn send_raw(&mut self, conn: ConnId, from: usize, peer: usize, to: Side, frame: Arc<[u8]>) {
         let copies = if self.random.u8(0..20) == 0 { 2 } else { 1 };
         for _ in 0..copies {
             let mut at_ms = self.now_ms + self.net.delay_ms(from, peer, &mut self.random);
@@ -576,7 +583,7 @@ impl World {
             return;
         }
         direction.attempts = 0;
-        let item = direction.queue.pop_front().map(|(_, item)| item);
+        let item = direction.pop();
         direction.scheduled = !direction.queue.is_empty();
         if let Some((at_ms, _)) = direction.queue.front() {
             self.queue.push((*at_ms).max(now_ms), Event::Deliver { conn: id, to });
@@ -623,7 +630,7 @@ impl World {
             self.replication_closed(host, id);
         } else if let Some(link) = link {
             if let Some(process) = self.hosts[host].process.as_mut() {
-                process.conns.remove(&link);
+                process.conns.remove(link);
             }
             self.with_cluster(host, |cluster, facts| cluster.link_closed(link, "Connection reset by peer", facts));
         }
@@ -631,7 +638,7 @@ impl World {
 
     fn close_link_end(&mut self, host: usize, link: kvick_cluster::state::LinkId, id: ConnId) {
         let Some(conn) = self.net.get(id) else { return };
-        let side = if conn.ends[0].link == Some(link) && conn.ends[0].host == host { 0 } else { 1 };
+        let side = conn.side_of(host, link);
         self.close_end(id, side);
     }
 
@@ -647,7 +654,7 @@ impl World {
             return;
         }
         if drops {
-            conn.towards[1 - side].queue.clear();
+            conn.towards[1 - side].clear();
         }
         self.send_item(id, 1 - side, Item::Fin);
     }

@@ -42,6 +42,7 @@ pub use body::{Body, LightBody, MessageType, ModuleMessage, Ping, Publish, Updat
 pub use error::{DecodeError, EncodeError};
 pub use extension::{Extension, Extensions};
 pub use frame::{Frame, FrameError, split_frame};
+pub(crate) use gossip::set_times;
 pub use gossip::{Gossip, GossipEntry};
 pub use header::{ClusterState, Header, MessageFlags};
 pub use message::Message;

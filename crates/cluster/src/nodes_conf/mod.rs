@@ -26,6 +26,7 @@ mod tests;
 mod write;
 
 pub use read::{ParseError, ParseErrorKind, Repair};
+pub(crate) use write::{Line, write_epochs};
 pub use write::{TextField, WriteError};
 
 use crate::Epoch;

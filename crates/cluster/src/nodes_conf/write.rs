@@ -1,9 +1,11 @@
 //! Writes the content of `nodes.conf`.
 
 use super::{Node, NodesConf};
+use crate::Epoch;
 use crate::field;
 use crate::flags::NodeFlags;
 use crate::node_id::NodeId;
+use crate::text::{push_number, slots_text};
 use std::collections::HashMap;
 use std::fmt::{self, Write};
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -34,48 +36,48 @@ pub struct WriteError {
     pub field: TextField,
 }
 
+/// A node as its line describes it.
+pub(crate) struct Line<'a> {
+    pub(crate) id: &'a NodeId,
+    pub(crate) ip: &'a str,
+    pub(crate) tcp_port: u16,
+    pub(crate) tls_port: u16,
+    pub(crate) bus_port: u16,
+    pub(crate) hostname: &'a str,
+    pub(crate) human_name: &'a str,
+    pub(crate) shard_id: Option<&'a NodeId>,
+    pub(crate) client_ipv4: &'a str,
+    pub(crate) client_ipv6: &'a str,
+    pub(crate) client_tcp_port: u16,
+    pub(crate) client_tls_port: u16,
+    pub(crate) availability_zone: &'a str,
+    pub(crate) flags: NodeFlags,
+    pub(crate) primary: Option<&'a NodeId>,
+    pub(crate) ping_sent_ms: i64,
+    pub(crate) pong_received_ms: i64,
+    /// That of its primary, if it is a replica.
+    pub(crate) config_epoch: Epoch,
+    pub(crate) connected: bool,
+    /// See [`slots_text`].
+    pub(crate) slots: &'a str,
+}
+
 impl NodesConf {
     /// The content of the file.
     pub fn write(&self) -> Result<String, WriteError> {
         let epochs: HashMap<NodeId, u64> = self.nodes.iter().map(|node| (node.id, node.config_epoch)).collect();
         let mut out = String::new();
         for node in self.nodes.iter().filter(|node| !node.flags.contains(NodeFlags::HANDSHAKE)) {
-            if let Some(field) = unwritable_field(node) {
-                return Err(WriteError { node: node.id, field });
+            let config_epoch = *node.primary.and_then(|primary| epochs.get(&primary)).unwrap_or(&node.config_epoch);
+            let mut slots = slots_text(node.slots.view());
+            if node.flags.contains(NodeFlags::MYSELF) {
+                // Writing to a String does not fail.
+                let _ = self.write_open_slots(&mut slots);
             }
-            let epoch = node.primary.and_then(|primary| epochs.get(&primary)).unwrap_or(&node.config_epoch);
-            // Writing to a String does not fail.
-            let _ = self.write_node(&mut out, node, *epoch);
+            node.line(config_epoch, &slots).write(&mut out)?;
         }
-        let _ = writeln!(out, "vars currentEpoch {} lastVoteEpoch {}", self.current_epoch, self.last_vote_epoch);
+        write_epochs(&mut out, self.current_epoch, self.last_vote_epoch);
         Ok(out)
-    }
-
-    fn write_node(&self, out: &mut String, node: &Node, config_epoch: u64) -> fmt::Result {
-        write!(out, "{} {}:{}@{},{}", node.id, node.ip, node.tcp_port, node.bus_port, node.hostname)?;
-        write_value(out, "availability-zone", &node.availability_zone)?;
-        write_port(out, "client-tls-port", node.client_tls_port)?;
-        write_port(out, "client-tcp-port", node.client_tcp_port)?;
-        write_value(out, "client-ipv6", &node.client_ipv6)?;
-        write_value(out, "client-ipv4", &node.client_ipv4)?;
-        write!(out, ",tls-port={}", node.tls_port)?;
-        write_value(out, "nodename", &node.human_name)?;
-        write_value(out, "shard-id", node.shard_id.as_ref().map_or("", NodeId::as_str))?;
-        out.push(' ');
-        node.flags.write_words(out);
-        let primary = node.primary.as_ref().map_or("-", NodeId::as_str);
-        let link = if node.connected || node.flags.contains(NodeFlags::MYSELF) { "connected" } else { "disconnected" };
-        write!(out, " {primary} {} {} {config_epoch} {link}", node.ping_sent_ms, node.pong_received_ms)?;
-        for range in node.slots.ranges() {
-            match (range.start(), range.end()) {
-                (first, last) if first == last => write!(out, " {first}")?,
-                (first, last) => write!(out, " {first}-{last}")?,
-            }
-        }
-        if node.flags.contains(NodeFlags::MYSELF) {
-            self.write_open_slots(out)?;
-        }
-        writeln!(out)
     }
 
     /// Appends the slots that are being migrated or imported, ascending.
@@ -89,26 +91,114 @@ impl NodesConf {
     }
 }
 
-fn write_value(out: &mut String, name: &str, value: &str) -> fmt::Result {
-    if value.is_empty() { Ok(()) } else { write!(out, ",{name}={value}") }
+impl Node {
+    fn line<'a>(&'a self, config_epoch: Epoch, slots: &'a str) -> Line<'a> {
+        Line {
+            id: &self.id,
+            ip: &self.ip,
+            tcp_port: self.tcp_port,
+            tls_port: self.tls_port,
+            bus_port: self.bus_port,
+            hostname: &self.hostname,
+            human_name: &self.human_name,
+            shard_id: self.shard_id.as_ref(),
+            client_ipv4: &self.client_ipv4,
+            client_ipv6: &self.client_ipv6,
+            client_tcp_port: self.client_tcp_port,
+            client_tls_port: self.client_tls_port,
+            availability_zone: &self.availability_zone,
+            flags: self.flags,
+            primary: self.primary.as_ref(),
+            ping_sent_ms: self.ping_sent_ms,
+            pong_received_ms: self.pong_received_ms,
+            config_epoch,
+            connected: self.connected,
+            slots,
+        }
+    }
 }
 
-fn write_port(out: &mut String, name: &str, port: u16) -> fmt::Result {
-    if port == 0 { Ok(()) } else { write!(out, ",{name}={port}") }
+impl Line<'_> {
+    /// Appends the line.
+    pub(crate) fn write(&self, out: &mut String) -> Result<(), WriteError> {
+        if let Some(field) = self.unwritable_field() {
+            return Err(WriteError { node: *self.id, field });
+        }
+        out.push_str(self.id.as_str());
+        out.push(' ');
+        out.push_str(self.ip);
+        push_number(out, ':', u64::from(self.tcp_port));
+        push_number(out, '@', u64::from(self.bus_port));
+        out.push(',');
+        out.push_str(self.hostname);
+        push_value(out, ",availability-zone=", self.availability_zone);
+        push_port(out, ",client-tls-port", self.client_tls_port);
+        push_port(out, ",client-tcp-port", self.client_tcp_port);
+        push_value(out, ",client-ipv6=", self.client_ipv6);
+        push_value(out, ",client-ipv4=", self.client_ipv4);
+        out.push_str(",tls-port");
+        push_number(out, '=', u64::from(self.tls_port));
+        push_value(out, ",nodename=", self.human_name);
+        push_value(out, ",shard-id=", self.shard_id.map_or("", NodeId::as_str));
+        out.push(' ');
+        self.flags.write_words(out);
+        out.push(' ');
+        out.push_str(self.primary.map_or("-", NodeId::as_str));
+        push_time(out, self.ping_sent_ms);
+        push_time(out, self.pong_received_ms);
+        push_number(out, ' ', self.config_epoch);
+        let is_connected = self.connected || self.flags.contains(NodeFlags::MYSELF);
+        out.push_str(if is_connected { " connected" } else { " disconnected" });
+        out.push_str(self.slots);
+        out.push('\n');
+        Ok(())
+    }
+
+    /// The first text that would not read back.
+    fn unwritable_field(&self) -> Option<TextField> {
+        [
+            (TextField::Ip, field::is_address(self.ip)),
+            (TextField::Hostname, field::is_host(self.hostname)),
+            (TextField::HumanName, field::is_value(self.human_name)),
+            (TextField::ClientIpv4, self.client_ipv4.is_empty() || self.client_ipv4.parse::<Ipv4Addr>().is_ok()),
+            (TextField::ClientIpv6, self.client_ipv6.is_empty() || self.client_ipv6.parse::<Ipv6Addr>().is_ok()),
+            (TextField::AvailabilityZone, field::is_value(self.availability_zone)),
+        ]
+        .into_iter()
+        .find_map(|(field, writable)| (!writable).then_some(field))
+    }
 }
 
-/// The first text that would not read back.
-fn unwritable_field(node: &Node) -> Option<TextField> {
-    [
-        (TextField::Ip, field::is_address(&node.ip)),
-        (TextField::Hostname, field::is_host(&node.hostname)),
-        (TextField::HumanName, field::is_value(&node.human_name)),
-        (TextField::ClientIpv4, node.client_ipv4.is_empty() || node.client_ipv4.parse::<Ipv4Addr>().is_ok()),
-        (TextField::ClientIpv6, node.client_ipv6.is_empty() || node.client_ipv6.parse::<Ipv6Addr>().is_ok()),
-        (TextField::AvailabilityZone, field::is_value(&node.availability_zone)),
-    ]
-    .into_iter()
-    .find_map(|(field, writable)| (!writable).then_some(field))
+/// Appends the last line.
+pub(crate) fn write_epochs(out: &mut String, current_epoch: Epoch, last_vote_epoch: Epoch) {
+    out.push_str("vars currentEpoch");
+    push_number(out, ' ', current_epoch);
+    out.push_str(" lastVoteEpoch");
+    push_number(out, ' ', last_vote_epoch);
+    out.push('\n');
+}
+
+/// Appends a value behind its name, if it has one.
+fn push_value(out: &mut String, name: &str, value: &str) {
+    if !value.is_empty() {
+        out.push_str(name);
+        out.push_str(value);
+    }
+}
+
+fn push_port(out: &mut String, name: &str, port: u16) {
+    if port != 0 {
+        out.push_str(name);
+        push_number(out, '=', u64::from(port));
+    }
+}
+
+/// Appends a time. It is negative only if the clock is wrong.
+fn push_time(out: &mut String, ms: i64) {
+    if ms < 0 {
+        out.push(' ');
+    }
+    push_number(out, if ms < 0 { '-' } else { ' ' }, ms.unsigned_abs());
 }
 
 impl fmt::Display for WriteError {

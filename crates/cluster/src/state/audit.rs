@@ -1,13 +1,44 @@
 //! A check of the invariants of one state machine, for tests and the simulator.
 
 use super::Cluster;
-use crate::slots::SLOT_COUNT;
+use crate::Epoch;
+use crate::flags::NodeFlags;
+use crate::node_id::NodeId;
+use crate::slots::{SLOT_COUNT, SlotsRef};
+
+/// What one node has to say about another one, without copies.
+#[doc(hidden)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AuditedNode<'a> {
+    pub id: NodeId,
+    pub shard_id: NodeId,
+    pub flags: NodeFlags,
+    pub primary: Option<NodeId>,
+    /// The epoch of its slots, or of those of its primary.
+    pub config_epoch: Epoch,
+    pub slots: SlotsRef<'a>,
+    pub ip: &'a str,
+}
 
 impl Cluster {
     /// Whether the owner of a slot has stopped claiming it: then any claim wins.
     #[doc(hidden)]
     pub fn is_unclaimed(&self, slot: u16) -> bool {
         self.unclaimed.contains(slot)
+    }
+
+    /// All known nodes.
+    #[doc(hidden)]
+    pub fn audited_nodes(&self) -> impl Iterator<Item = AuditedNode<'_>> {
+        self.nodes.iter().map(|(key, node)| AuditedNode {
+            id: node.id,
+            shard_id: node.shard_id,
+            flags: node.flags,
+            primary: node.replica_of.map(|primary| self.nodes[primary].id),
+            config_epoch: self.epoch_of(key),
+            slots: node.slots.view(),
+            ip: &node.ip,
+        })
     }
 
     /// What is wrong with the state, if anything: see the invariants of the module. Costs time in proportion to nodes
@@ -34,6 +65,10 @@ impl Cluster {
                 return Some(format!("{} is not a replica of {}", self.nodes[*stray].id, node.id));
             }
             assigned += count;
+        }
+        let suspected = self.nodes.iter().filter(|(_, node)| node.is_suspected()).map(|(key, _)| key);
+        if !suspected.eq(self.nodes.suspected().iter().copied()) {
+            return Some("the list of suspected nodes is wrong".to_owned());
         }
         let owned = (0..SLOT_COUNT).filter(|slot| self.owner(*slot).is_some()).count();
         if owned != assigned || owned != usize::from(self.assigned) {

@@ -35,9 +35,7 @@ impl Cluster {
         if self.manual.replica == Some(key) {
             self.reset_manual_failover();
         }
-        for (_, node) in self.nodes.iter_mut() {
-            node.reports.remove(key);
-        }
+        self.nodes.remove_reports_of(key);
         for replica in std::mem::take(&mut self.nodes[key].replicas) {
             self.nodes[replica].replica_of = None;
         }
@@ -53,14 +51,17 @@ impl Cluster {
     /// Number of valid failure reports about a node.
     pub(super) fn failure_reports(&mut self, key: NodeKey, now_ms: u64) -> usize {
         let validity_ms = self.settings.node_timeout_ms.saturating_mul(TIMEOUTS);
-        self.nodes[key].reports.count(now_ms, validity_ms)
+        if self.nodes[key].reports.is_empty() {
+            return 0;
+        }
+        self.nodes.quiet_mut(key).reports.count(now_ms, validity_ms)
     }
 
     /// Marks a node as failed.
     pub(super) fn mark_failed(&mut self, key: NodeKey, facts: &Facts<'_>) {
+        self.nodes.set_suspected(key, false);
         let node = &mut self.nodes[key];
         node.flags |= NodeFlags::FAIL;
-        node.flags -= NodeFlags::PFAIL;
         node.failed_since = Some(facts.ms());
         if self.me().is_replica() && self.me().replica_of == Some(key) {
             // Siblings learn from this flag that the offset of this node is final.

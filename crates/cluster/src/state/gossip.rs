@@ -1,9 +1,11 @@
 //! Gossip entries and extensions: what nodes say about others and about themselves in PING, PONG and MEET.
 
+use super::node::Node;
+use super::pulse::{Pulse, Telling};
 use super::send::is_sendable;
 use super::settle::Todo;
 use super::{Action, Cluster, Facts, NodeKey, log};
-use crate::bus::{Extension, Extensions, Gossip, GossipEntry};
+use crate::bus::{Extension, Extensions, GOSSIP_ENTRY_BYTES, Gossip, GossipEntry, set_times};
 use crate::field;
 use crate::flags::NodeFlags;
 use crate::node_id::NodeId;
@@ -23,53 +25,24 @@ const NODES_MAX: usize = 16_384;
 const FAILURE: NodeFlags = NodeFlags::PFAIL.union(NodeFlags::FAIL);
 
 impl Cluster {
-    /// The gossip entries of a message: neighbours in the table from a random place on, and all suspected nodes.
-    pub(super) fn choose_gossip(
-        &self,
-        start: u64,
-        receiver: Option<NodeKey>,
-        facts: &Facts<'_>,
-    ) -> Vec<GossipEntry<'_>> {
+    /// Puts the gossip entries of a message into `Cluster::gossip`: neighbours in the table from a random place on, and
+    /// all suspected nodes.
+    pub(super) fn choose_gossip(&mut self, start: u64, receiver: Option<NodeKey>, facts: &Facts<'_>) {
         let available = self.nodes.len().saturating_sub(2);
         let share = self.nodes.len() * self.settings.gossip_percent as usize / 100;
         let wanted = share.max(GOSSIP_MIN).min(available);
-        let mut entries = Vec::with_capacity(wanted + self.suspected_nodes);
-        for (key, node) in self.nodes.sample(start, wanted + 2) {
-            if entries.len() == wanted {
-                break;
-            }
-            let hidden = NodeFlags::PFAIL | NodeFlags::HANDSHAKE | NodeFlags::NO_ADDRESS;
-            let is_useless = node.link.is_none() && node.slot_count == 0;
-            if key != self.myself && Some(key) != receiver && !node.is(hidden) && !is_useless {
-                entries.extend(self.gossip_entry(key, facts));
-            }
-        }
-        if self.suspected_nodes > 0 {
-            let suspected = self
-                .nodes
-                .iter()
-                .filter(|(_, node)| node.is_suspected() && !node.is(NodeFlags::HANDSHAKE | NodeFlags::NO_ADDRESS));
-            for (key, _) in suspected.take(self.suspected_nodes) {
-                entries.extend(self.gossip_entry(key, facts));
-            }
-        }
-        entries
-    }
-
-    fn gossip_entry(&self, key: NodeKey, facts: &Facts<'_>) -> Option<GossipEntry<'_>> {
-        let node = &self.nodes[key];
-        let seconds = |time_ms| u32::try_from(facts.now.unix_of(time_ms) / 1000).unwrap_or(0);
         let tls = self.settings.tls_bus;
-        is_sendable(&node.ip).then(|| GossipEntry {
-            node: node.id,
-            ping_sent: seconds(node.ping_sent),
-            pong_received: seconds(node.pong_received),
-            ip: &node.ip,
-            port: if tls { node.tls_port } else { node.tcp_port },
-            bus_port: node.bus_port,
-            flags: node.flags,
-            secondary_port: if tls { node.tcp_port } else { node.tls_port },
-        })
+        let seconds = |time_ms| u32::try_from(facts.now.unix_of(time_ms) / 1000).unwrap_or(0);
+        let gossip = &mut self.gossip;
+        gossip.clear();
+        let mut tell = |pulse: &Pulse, entry: &[u8; GOSSIP_ENTRY_BYTES]| {
+            let mut entry = *entry;
+            set_times(&mut entry, seconds(pulse.ping_sent.get()), seconds(pulse.pong_received.get()));
+            gossip.push(entry);
+        };
+        let hidden = [Some(self.myself), receiver];
+        self.nodes.tell_neighbours(start, wanted, hidden, |node| decide_telling(node, tls), &mut tell);
+        self.nodes.tell_suspected(self.suspected_nodes, |node| decide_telling(node, tls), &mut tell);
     }
 
     /// What this node says about itself beyond the header.
@@ -107,11 +80,20 @@ impl Cluster {
 
     /// Takes over what a message says about other nodes.
     pub(super) fn process_gossip(&mut self, sender: NodeKey, gossip: Gossip<'_>, facts: &Facts<'_>) {
-        for entry in gossip.iter() {
-            match self.nodes.find(&entry.node) {
-                Some(key) if key == self.myself => {}
-                Some(key) => self.process_entry(sender, key, &entry, facts),
-                None => self.add_from_gossip(&entry, facts),
+        let mut previous = sender;
+        for received in gossip.received() {
+            let Some(key) = self.nodes.find_behind(previous, received.name()) else {
+                if let Some(entry) = received.decode() {
+                    self.add_from_gossip(&entry, facts);
+                }
+                continue;
+            };
+            previous = key;
+            if self.nodes.is_quiet(key) && !received.flags().intersects(FAILURE) {
+                self.renew_pong(key, received.pong_received(), facts);
+            } else if let Some(entry) = received.decode().filter(|_| key != self.myself) {
+                self.process_entry(sender, key, &entry, facts);
+                self.nodes.decide_quiet(key);
             }
         }
     }
@@ -131,13 +113,9 @@ impl Cluster {
         let is_failing = entry.flags.intersects(FAILURE);
         self.process_report(sender, key, is_failing, facts);
         let node = &self.nodes[key];
-        if !is_failing && node.is_normal() && node.ping_sent.is_none() && self.failure_reports(key, facts.ms()) == 0 {
-            let time_ms = i64::from(entry.pong_received) * 1000;
-            let pong = facts.now.mono_of(time_ms.min(facts.now.unix_ms));
-            let node = &mut self.nodes[key];
-            if time_ms <= facts.now.unix_ms + CLOCK_TOLERANCE_MS && pong > node.pong_received {
-                node.pong_received = pong;
-            }
+        let is_calm = !is_failing && node.is_normal() && self.nodes.ping_sent(key).is_none();
+        if is_calm && self.failure_reports(key, facts.ms()) == 0 {
+            self.renew_pong(key, entry.pong_received, facts);
         }
         let usable = !entry.flags.intersects(FAILURE | NodeFlags::NO_ADDRESS);
         if self.nodes[key].is(FAILURE) && usable {
@@ -145,16 +123,26 @@ impl Cluster {
         }
     }
 
+    /// Takes over when another node has received a PONG of a node, in seconds of Unix time.
+    fn renew_pong(&mut self, key: NodeKey, pong_received: u32, facts: &Facts<'_>) {
+        let time_ms = i64::from(pong_received) * 1000;
+        let pong = facts.now.mono_of(time_ms.min(facts.now.unix_ms));
+        if time_ms <= facts.now.unix_ms + CLOCK_TOLERANCE_MS && pong > self.nodes.pong_received(key) {
+            self.nodes.set_pong_received(key, pong);
+        }
+    }
+
     /// Takes over that a voter has found a node failing, or working again.
     fn process_report(&mut self, sender: NodeKey, key: NodeKey, is_failing: bool, facts: &Facts<'_>) {
         if is_failing {
             let votes = self.nodes[sender].votes();
-            if votes && !self.nodes[key].is_failed() && self.nodes[key].reports.add(sender, facts.ms()) {
+            let counts = votes && !self.nodes[key].is_failed();
+            if counts && self.nodes.quiet_mut(key).reports.add(sender, facts.ms()) {
                 let (sender, node) = (self.label(sender), self.label(key));
                 log!(self, Verbose, "Node {sender} reported node {node} as not reachable.");
             }
             self.mark_failed_if_agreed(key, facts);
-        } else if self.nodes[key].reports.remove(sender) {
+        } else if !self.nodes[key].reports.is_empty() && self.nodes.quiet_mut(key).reports.remove(sender) {
             let (sender, node) = (self.label(sender), self.label(key));
             log!(self, Verbose, "Node {sender} reported node {node} is back online.");
         }
@@ -243,7 +231,8 @@ impl Cluster {
         if self.nodes.get(sender).is_none() {
             return;
         }
-        let node = &mut self.nodes[sender];
+        // Gossip tells nothing of this.
+        let node = self.nodes.quiet_mut(sender);
         let fields = [
             &mut node.hostname,
             &mut node.human_name,
@@ -306,4 +295,29 @@ impl Cluster {
         self.remove_node(key, facts);
         self.todo(Todo::STATE | Todo::SAVE);
     }
+}
+
+/// Whether others are told about a node, and the entry without times.
+fn decide_telling(node: &Node, tls: bool) -> Option<(Telling, [u8; GOSSIP_ENTRY_BYTES])> {
+    let is_useless = node.link.is_none() && node.slot_count == 0;
+    let telling = if node.is(NodeFlags::HANDSHAKE | NodeFlags::NO_ADDRESS) || !is_sendable(&node.ip) {
+        return None;
+    } else if node.is_suspected() {
+        Telling::Always
+    } else if is_useless {
+        return None;
+    } else {
+        Telling::InTurn
+    };
+    let entry = GossipEntry {
+        node: node.id,
+        ping_sent: 0,
+        pong_received: 0,
+        ip: &node.ip,
+        port: if tls { node.tls_port } else { node.tcp_port },
+        bus_port: node.bus_port,
+        flags: node.flags,
+        secondary_port: if tls { node.tcp_port } else { node.tls_port },
+    };
+    entry.encode().map(|entry| (telling, entry))
 }

@@ -39,6 +39,27 @@ pub(super) struct Health {
     minority_ms: Option<u64>,
 }
 
+/// What the state of the cluster depends on, counted once for many ticks.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Votes {
+    /// `Table::revision` when it was counted; 0 if it was not.
+    revision: u64,
+    /// When the first lease ends.
+    until_ms: u64,
+    /// Number of primaries that own slots.
+    voters: usize,
+    /// How many of them this node sees.
+    reachable: usize,
+    /// Whether a failed node owns slots.
+    failed_owners: bool,
+}
+
+impl Votes {
+    fn counts(&self) -> (usize, usize, bool) {
+        (self.voters, self.reachable, self.failed_owners)
+    }
+}
+
 impl Cluster {
     /// Why the cluster is down. `None` if it is up, or was not up yet.
     pub fn fail_reason(&self) -> Option<FailReason> {
@@ -58,17 +79,11 @@ impl Cluster {
         }
         self.health.may_vote = true;
 
-        let mut voters = 0;
-        let mut reachable = 0;
-        let mut failed_owners = false;
-        for (key, node) in self.nodes.iter() {
-            failed_owners |= node.is_failed() && node.slot_count > 0;
-            if node.votes() {
-                voters += 1;
-                let is_reachable = !node.is(NodeFlags::FAIL | NodeFlags::PFAIL) && self.has_lease_of(key, now_ms);
-                reachable += usize::from(is_reachable);
-            }
+        if self.votes.revision != self.nodes.revision() || now_ms >= self.votes.until_ms {
+            self.votes = self.count_votes(now_ms);
         }
+        let Votes { voters, reachable, failed_owners, .. } = self.votes;
+        debug_assert_eq!((voters, reachable, failed_owners), self.count_votes(now_ms).counts(), "nothing has changed");
         self.health.size = voters;
         let mut reason = None;
         if self.settings.require_full_coverage && (self.assigned < SLOT_COUNT || failed_owners) {
@@ -79,6 +94,21 @@ impl Cluster {
             self.health.minority_ms = Some(now_ms);
         }
         self.change_state(reason, now_ms);
+    }
+
+    fn count_votes(&self, now_ms: u64) -> Votes {
+        let mut votes = Votes { revision: self.nodes.revision(), until_ms: u64::MAX, ..Votes::default() };
+        for (key, node) in self.nodes.iter() {
+            votes.failed_owners |= node.is_failed() && node.slot_count > 0;
+            if node.votes() {
+                votes.voters += 1;
+                if !node.is(NodeFlags::FAIL | NodeFlags::PFAIL) && self.has_lease_of(key, now_ms) {
+                    votes.reachable += 1;
+                    votes.until_ms = votes.until_ms.min(self.lease_end_ms(key));
+                }
+            }
+        }
+        votes
     }
 
     /// Changes the state to what was found, unless a primary that comes from a minority has to wait.

@@ -4,6 +4,7 @@ use super::commands::unknown_node;
 use super::{ClientView, Cluster, CommandError, Facts, NodeKey};
 use crate::bus::{ClusterState, MessageType};
 use crate::flags::NodeFlags;
+use crate::text::{push_number, slots_text};
 use std::fmt::{self, Write};
 
 /// Counters of the bus.
@@ -187,12 +188,12 @@ impl Cluster {
         node.flags.write_words(out);
         out.push(' ');
         out.push_str(node.replica_of.map_or("-", |primary| self.nodes[primary].id.as_str()));
-        push_number(out, ' ', facts.now.unix_of(node.ping_sent).max(0) as u64);
-        push_number(out, ' ', facts.now.unix_of(node.pong_received).max(0) as u64);
+        push_number(out, ' ', facts.now.unix_of(self.nodes.ping_sent(key)).max(0) as u64);
+        push_number(out, ' ', facts.now.unix_of(self.nodes.pong_received(key)).max(0) as u64);
         push_number(out, ' ', self.epoch_of(key));
         let connected = node.link.is_some() || key == self.myself;
         out.push_str(if connected { " connected" } else { " disconnected" });
-        out.push_str(node.slots_text.get_or_init(|| slots_text(node).into_boxed_str()));
+        out.push_str(node.slots_text.get_or_init(|| slots_text(node.slots.view()).into_boxed_str()));
         if key == self.myself {
             self.write_open_slots(out)?;
         }
@@ -200,7 +201,7 @@ impl Cluster {
     }
 
     /// Appends the slots that are being migrated or imported, ascending.
-    fn write_open_slots(&self, out: &mut String) -> fmt::Result {
+    pub(super) fn write_open_slots(&self, out: &mut String) -> fmt::Result {
         let migrating = self.migrating.iter().map(|(slot, node)| (*slot, '>', *node));
         let importing = self.importing.iter().filter(|(slot, _)| !self.migrating.contains_key(slot));
         let mut open: Vec<_> = migrating.chain(importing.map(|(slot, node)| (*slot, '<', *node))).collect();
@@ -242,37 +243,6 @@ impl fmt::Display for Label<'_> {
         self.cluster.write_human_name(f, self.key)?;
         f.write_str(")")
     }
-}
-
-/// Appends a separator and a number.
-fn push_number(out: &mut String, separator: char, number: u64) {
-    let mut digits = [0; 20];
-    let mut start = digits.len();
-    let mut rest = number;
-    loop {
-        start -= 1;
-        digits[start] = b'0' + (rest % 10) as u8;
-        rest /= 10;
-        if rest == 0 {
-            break;
-        }
-    }
-    out.push(separator);
-    // Never empty: digits are ASCII.
-    out.push_str(std::str::from_utf8(&digits[start..]).unwrap_or_default());
-}
-
-/// The slots of a node, each range after a space.
-fn slots_text(node: &super::Node) -> String {
-    let mut out = String::new();
-    for range in node.slots.ranges() {
-        // Writing to a String does not fail.
-        let _ = match (range.start(), range.end()) {
-            (first, last) if first == last => write!(out, " {first}"),
-            (first, last) => write!(out, " {first}-{last}"),
-        };
-    }
-    out
 }
 
 fn write_numbers(out: &mut String, numbers: &[(&str, u64)]) {

@@ -7,6 +7,8 @@
 use super::{Action, Cluster, Facts, NodeKey, log};
 use crate::bus::MessageType;
 use crate::flags::NodeFlags;
+use crate::name_hash::NameHash;
+use std::collections::HashMap;
 use std::net::IpAddr;
 
 /// A link, for as long as its connection exists. Numbers are not used again.
@@ -34,6 +36,9 @@ pub enum LinkDirections {
     /// Both.
     All,
 }
+
+/// All links. Their order means nothing.
+pub(super) type Links = HashMap<LinkId, Link, NameHash>;
 
 /// What is known of a link.
 #[derive(Clone, Debug)]
@@ -72,11 +77,11 @@ impl Cluster {
         };
         self.set_addresses(id, connection);
         // A PING at once, so that the node is not suspected for the time that it was not connected.
-        let unanswered = self.nodes[key].ping_sent;
+        let unanswered = self.nodes.ping_sent(key);
         let meet = self.nodes[key].is(NodeFlags::MEET);
         self.send_ping(id, if meet { MessageType::Meet } else { MessageType::Ping }, facts);
         if unanswered.is_some() {
-            self.nodes[key].ping_sent = unanswered;
+            self.nodes.set_ping_sent(key, unanswered);
         }
         log!(
             self,
@@ -92,10 +97,11 @@ impl Cluster {
     pub fn link_closed(&mut self, id: LinkId, reason: &str, facts: &Facts<'_>) {
         let Some(link) = self.forget_link(id, facts.ms()) else { return };
         let Some(node) = link.node.filter(|_| !link.inbound && !link.connected) else { return };
-        let node = &mut self.nodes[node];
-        node.is_address_dead = true;
-        // Without a PING under way, nobody would ever suspect the node.
-        node.ping_sent.get_or_insert(facts.ms());
+        self.nodes[node].is_address_dead = true;
+        if self.nodes.ping_sent(node).is_none() {
+            // Without a PING under way, nobody would ever suspect the node.
+            self.nodes.set_ping_sent(node, Some(facts.ms()));
+        }
         log!(
             self,
             Verbose,
@@ -109,8 +115,10 @@ impl Cluster {
     /// How many bytes wait to be sent on a link. Report it before [`Cluster::tick`], which closes links above the
     /// limit, and before [`Cluster::links`].
     pub fn link_send_buffer(&mut self, id: LinkId, bytes: u64) {
-        if let Some(link) = self.links.get_mut(&id) {
-            link.queued_bytes = bytes;
+        let Some(link) = self.links.get_mut(&id) else { return };
+        link.queued_bytes = bytes;
+        if let Some(key) = link.node.filter(|_| bytes > self.settings.link_send_buffer_limit) {
+            self.nodes.set_due(key, 0);
         }
     }
 

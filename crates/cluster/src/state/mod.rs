@@ -9,7 +9,7 @@
 //!
 //! | module | concern |
 //! | --- | --- |
-//! | `table`, `node` | the known nodes, their shards, failure reports |
+//! | `table`, `node`, `pulse` | the known nodes, their shards, failure reports; what heartbeats need of a node |
 //! | `links` | connections: which node is at the other end, limits |
 //! | `receive`, `roles`, `handshake` | received messages: header, changes of roles, MEET and addresses |
 //! | `send`, `gossip` | messages to be sent; gossip entries and extensions |
@@ -48,6 +48,7 @@ mod mutation;
 mod node;
 mod nodes_text;
 mod persist;
+mod pulse;
 mod random;
 mod receive;
 mod replica_migration;
@@ -65,6 +66,8 @@ mod tick;
 mod view;
 
 pub use actions::{Action, Level};
+#[doc(hidden)]
+pub use audit::AuditedNode;
 pub use commands::{BumpedEpoch, FailoverMode};
 pub use error::CommandError;
 pub use facts::{Facts, Now, SlotJobs};
@@ -79,17 +82,19 @@ pub use table::NodeKey;
 pub use view::{ClientView, LinkView, NO_OWNER, NodeView, ShardView, Topology};
 
 use crate::Epoch;
+use crate::bus::GOSSIP_ENTRY_BYTES;
 use crate::flags::NodeFlags;
 use crate::node_id::NodeId;
 use crate::nodes_conf::NodesConf;
 use crate::slots::{SLOT_COUNT, Slots};
 use election::Election;
-use health::Health;
-use links::Link;
+use health::{Health, Votes};
+use links::Links;
 use manual_failover::ManualFailover;
 use node::Node;
 use nodes_text::NodesTexts;
 use random::Random;
+use replica_migration::Counted;
 use settle::Todo;
 use std::collections::BTreeMap;
 use table::Table;
@@ -126,7 +131,7 @@ pub struct Cluster {
     importing: BTreeMap<u16, NodeKey>,
     /// Nodes that must not be added again, and when that ends (monotonic clock, milliseconds).
     blacklist: BTreeMap<NodeId, u64>,
-    links: BTreeMap<LinkId, Link>,
+    links: Links,
     next_link: u64,
     health: Health,
     election: Election,
@@ -148,6 +153,12 @@ pub struct Cluster {
     ticks: u64,
     /// Suspected nodes with an address, as the last tick has counted them.
     suspected_nodes: usize,
+    votes: Votes,
+    replica_counts: Counted,
+    /// Buffers that are used again.
+    due: Vec<NodeKey>,
+    gossip: Vec<[u8; GOSSIP_ENTRY_BYTES]>,
+    frame: Vec<u8>,
     topology_version: u64,
     topology_changed: bool,
     /// Counts changes that CLUSTER NODES shows, but a [`Topology`] does not: of links and nodes in handshake.
@@ -184,7 +195,7 @@ impl Cluster {
             migrating: BTreeMap::new(),
             importing: BTreeMap::new(),
             blacklist: BTreeMap::new(),
-            links: BTreeMap::new(),
+            links: Links::default(),
             next_link: 1,
             health: Health::default(),
             election: Election::default(),
@@ -199,6 +210,11 @@ impl Cluster {
             frames: Vec::new(),
             ticks: 0,
             suspected_nodes: 0,
+            votes: Votes::default(),
+            replica_counts: Counted::default(),
+            due: Vec::new(),
+            gossip: Vec::new(),
+            frame: Vec::new(),
             topology_version: 1,
             topology_changed: false,
             text_changes: 0,
@@ -222,6 +238,7 @@ impl Cluster {
     pub fn set_settings(&mut self, settings: Settings) {
         let ip_changed = settings.announce.ip != self.settings.announce.ip;
         self.settings = settings;
+        self.nodes.decide_telling_anew();
         self.apply_settings(ip_changed);
         self.todo(Todo::STATE);
     }

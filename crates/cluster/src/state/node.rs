@@ -7,7 +7,8 @@ use crate::node_id::NodeId;
 use crate::slots::Slots;
 use std::cell::OnceCell;
 
-/// A node. Times are of the monotonic clock, in milliseconds; `None` means never, or not now.
+/// A node, except for what is in its pulse. Times are of the monotonic clock, in milliseconds; `None` means never, or
+/// not now.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     /// Its name: random until the handshake is over.
@@ -30,10 +31,6 @@ pub(super) struct Node {
     pub(super) replica_of: Option<NodeKey>,
     /// When it became known.
     pub(super) created_ms: u64,
-    /// When a PING was sent that it has not answered yet.
-    pub(super) ping_sent: Option<u64>,
-    /// When it last sent a PONG, also according to other nodes.
-    pub(super) pong_received: Option<u64>,
     /// When the last PING was sent that it has answered.
     pub(super) acknowledged: Option<u64>,
     /// When anything was last received from it.
@@ -95,8 +92,6 @@ impl Node {
             replicas: Vec::new(),
             replica_of: None,
             created_ms: now_ms,
-            ping_sent: None,
-            pong_received: None,
             acknowledged: None,
             data_received: None,
             meet_sent: None,
@@ -203,6 +198,11 @@ impl FailureReports {
             }
             Err(_) => false,
         }
+    }
+
+    /// Whether there are none, not even old ones.
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_reporter.is_empty()
     }
 
     /// Number of reports that are not older than `validity_ms`. Removes the others.

@@ -4,8 +4,12 @@ use super::info::NOT_STORED;
 use super::node::Node;
 use super::{Action, Cluster, Facts, Now, log};
 use crate::flags::NodeFlags;
-use crate::nodes_conf::{self, NodesConf, WriteError};
+use crate::nodes_conf::{self, Line, NodesConf, WriteError};
 use crate::slots::{SLOT_COUNT, Slots};
+use crate::text::slots_text;
+
+/// Usual bytes of a line.
+const LINE_BYTES: usize = 256;
 
 impl Cluster {
     /// Continues from the content of `nodes.conf`. Only the node itself is known yet, by its name.
@@ -20,6 +24,9 @@ impl Cluster {
             let node = &mut self.nodes[key];
             node.shard_id = shard_id;
             load_node(node, stored, now);
+            self.nodes.set_ping_sent(key, (stored.ping_sent_ms != 0).then_some(now.mono_ms));
+            self.nodes.set_pong_received(key, (stored.pong_received_ms != 0).then_some(now.mono_ms));
+            let node = &self.nodes[key];
             // A node that is only mentioned by others has no role, and is in no shard.
             if node.is(NodeFlags::PRIMARY | NodeFlags::REPLICA) {
                 self.nodes.join_shard(key);
@@ -51,45 +58,41 @@ impl Cluster {
 
     /// The content of `nodes.conf`. Fails if a configured text cannot be stored.
     pub fn config_content(&self, now: Now) -> Result<String, WriteError> {
-        self.to_conf(now).write()
-    }
-
-    /// What is stored in `nodes.conf`.
-    pub fn to_conf(&self, now: Now) -> NodesConf {
-        let id_of = |key| self.nodes[key].id;
-        NodesConf {
-            nodes: self
-                .nodes
-                .iter()
-                .filter(|(_, node)| !node.is(NOT_STORED))
-                .map(|(_, node)| nodes_conf::Node {
-                    id: node.id,
-                    ip: node.ip.clone(),
-                    tcp_port: node.tcp_port,
-                    tls_port: node.tls_port,
-                    bus_port: node.bus_port,
-                    hostname: node.hostname.clone(),
-                    human_name: node.human_name.clone(),
-                    shard_id: Some(node.shard_id),
-                    client_ipv4: node.client_ipv4.clone(),
-                    client_ipv6: node.client_ipv6.clone(),
-                    client_tcp_port: node.client_tcp_port,
-                    client_tls_port: node.client_tls_port,
-                    availability_zone: node.availability_zone.clone(),
-                    flags: node.flags & NodeFlags::PERSISTED,
-                    primary: node.replica_of.map(id_of),
-                    ping_sent_ms: now.unix_of(node.ping_sent),
-                    pong_received_ms: now.unix_of(node.pong_received),
-                    config_epoch: node.config_epoch,
-                    connected: node.link.is_some(),
-                    slots: node.slots.clone(),
-                })
-                .collect(),
-            current_epoch: self.current_epoch,
-            last_vote_epoch: self.last_vote_epoch,
-            migrating: self.migrating.iter().map(|(slot, key)| (*slot, id_of(*key))).collect(),
-            importing: self.importing.iter().map(|(slot, key)| (*slot, id_of(*key))).collect(),
+        let mut out = String::with_capacity(self.nodes.len() * LINE_BYTES);
+        for (key, node) in self.nodes.iter().filter(|(_, node)| !node.is(NOT_STORED)) {
+            let known_slots = node.slots_text.get_or_init(|| slots_text(node.slots.view()).into_boxed_str());
+            let mut open_slots = String::new();
+            if key == self.myself && !(self.migrating.is_empty() && self.importing.is_empty()) {
+                open_slots.push_str(known_slots);
+                // Writing to a String does not fail.
+                let _ = self.write_open_slots(&mut open_slots);
+            }
+            let line = Line {
+                id: &node.id,
+                ip: &node.ip,
+                tcp_port: node.tcp_port,
+                tls_port: node.tls_port,
+                bus_port: node.bus_port,
+                hostname: &node.hostname,
+                human_name: &node.human_name,
+                shard_id: Some(&node.shard_id),
+                client_ipv4: &node.client_ipv4,
+                client_ipv6: &node.client_ipv6,
+                client_tcp_port: node.client_tcp_port,
+                client_tls_port: node.client_tls_port,
+                availability_zone: &node.availability_zone,
+                flags: node.flags & NodeFlags::PERSISTED,
+                primary: node.replica_of.map(|primary| &self.nodes[primary].id),
+                ping_sent_ms: now.unix_of(self.nodes.ping_sent(key)),
+                pong_received_ms: now.unix_of(self.nodes.pong_received(key)),
+                config_epoch: self.epoch_of(key),
+                connected: node.link.is_some(),
+                slots: if open_slots.is_empty() { known_slots } else { &open_slots },
+            };
+            line.write(&mut out)?;
         }
+        nodes_conf::write_epochs(&mut out, self.current_epoch, self.last_vote_epoch);
+        Ok(out)
     }
 
     /// Compares the data of a primary with its slots: takes over slots without owner for which there are keys, and
@@ -144,6 +147,4 @@ fn load_node(node: &mut Node, stored: &nodes_conf::Node, now: Now) {
     node.client_tls_port = stored.client_tls_port;
     node.availability_zone.clone_from(&stored.availability_zone);
     node.failed_since = node.is_failed().then_some(now.mono_ms);
-    node.ping_sent = (stored.ping_sent_ms != 0).then_some(now.mono_ms);
-    node.pong_received = (stored.pong_received_ms != 0).then_some(now.mono_ms);
 }

@@ -86,7 +86,7 @@ impl Cluster {
             self.close_link(Some(id), facts.ms());
             return;
         };
-        self.nodes[sender].data_received = Some(facts.ms());
+        self.nodes.quiet_mut(sender).data_received = Some(facts.ms());
         match body {
             LightBody::Publish(publish) => self.deliver(publish, false),
             LightBody::PublishShard(publish) => self.deliver(publish, true),
@@ -179,11 +179,14 @@ impl Cluster {
     /// Takes over what any message says in its header.
     fn note_header(&mut self, id: LinkId, sender: NodeKey, header: &Header<'_>, facts: &Facts<'_>) {
         let understands_extensions = self.links.get(&id).is_some_and(|link| link.extensions);
-        let node = &mut self.nodes[sender];
+        let mut flags = (self.nodes[sender].flags - COPIED_FLAGS) | (header.flags & COPIED_FLAGS);
         if understands_extensions {
-            node.flags |= NodeFlags::EXTENSIONS;
+            flags |= NodeFlags::EXTENSIONS;
         }
-        node.flags = (node.flags - COPIED_FLAGS) | (header.flags & COPIED_FLAGS);
+        if self.nodes[sender].flags != flags {
+            self.nodes[sender].flags = flags;
+        }
+        let node = self.nodes.quiet_mut(sender);
         node.data_received = Some(facts.ms());
         let had_data = node.replication_offset != 0;
         node.replication_offset = header.replication_offset;
@@ -266,16 +269,21 @@ impl Cluster {
     /// A PONG on the link that this node has opened answers its PING: the node works.
     fn note_pong(&mut self, id: LinkId, facts: &Facts<'_>) {
         let Some(key) = self.links.get(&id).filter(|link| !link.inbound).and_then(|link| link.node) else { return };
-        let node = &mut self.nodes[key];
-        node.pong_received = Some(facts.ms());
+        let had_lease = self.has_lease_of(key, facts.ms());
+        let sent = self.nodes.ping_sent(key);
+        let node = self.nodes.quiet_mut(key);
         node.is_address_dead = false;
-        if let Some(sent_ms) = node.ping_sent.take() {
-            node.acknowledged = Some(sent_ms);
+        node.acknowledged = sent.or(node.acknowledged);
+        let (is_suspected, is_failed) = (node.is_suspected(), node.is_failed());
+        self.nodes.set_pong_received(key, Some(facts.ms()));
+        self.nodes.set_ping_sent(key, None);
+        if had_lease != self.has_lease_of(key, facts.ms()) {
+            self.nodes.revise();
         }
-        if node.is_suspected() {
-            node.flags -= NodeFlags::PFAIL;
+        if is_suspected {
+            self.nodes.set_suspected(key, false);
             self.todo(Todo::SAVE | Todo::STATE);
-        } else if node.is_failed() {
+        } else if is_failed {
             self.clear_failure_if_allowed(key, facts);
         }
     }

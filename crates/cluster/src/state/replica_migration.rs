@@ -9,8 +9,8 @@ use crate::flags::NodeFlags;
 /// How long a primary must be without working replica. During a failover it is for a moment.
 const ORPHANED_MS: u64 = 5_000;
 
-/// What a tick has counted on a replica.
-#[derive(Clone, Copy, Default)]
+/// What a replica has counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct ReplicaCounts {
     /// Primaries with slots that have no working replica any more.
     pub(super) orphaned: usize,
@@ -18,6 +18,13 @@ pub(super) struct ReplicaCounts {
     pub(super) most: usize,
     /// Working replicas of the own primary.
     pub(super) own: usize,
+}
+
+/// Counted once for many ticks: at this `Table::revision`, or never if that is 0.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counted {
+    revision: u64,
+    counts: ReplicaCounts,
 }
 
 impl ReplicaCounts {
@@ -28,10 +35,29 @@ impl ReplicaCounts {
 }
 
 impl Cluster {
+    fn count_replicas(&self) -> ReplicaCounts {
+        let mut counts = ReplicaCounts::default();
+        let hidden = NodeFlags::MYSELF | NodeFlags::NO_ADDRESS | NodeFlags::HANDSHAKE | NodeFlags::FAIL;
+        for (key, node) in self.nodes.iter().filter(|(_, node)| node.is_primary() && !node.is(hidden)) {
+            let working = self.working_replicas(key);
+            counts.orphaned += usize::from(working == 0 && node.slot_count > 0 && node.is(NodeFlags::MIGRATE_TO));
+            counts.most = counts.most.max(working);
+            if self.me().replica_of == Some(key) {
+                counts.own = working;
+            }
+        }
+        counts
+    }
+
     /// Becomes the replica of an orphaned primary, if this is the replica to move: of all primaries with most working
     /// replicas the one with the lowest name.
-    pub(super) fn migrate_if_needed(&mut self, counts: ReplicaCounts, facts: &Facts<'_>) {
-        if self.state() != ClusterState::Ok {
+    pub(super) fn migrate_if_needed(&mut self, facts: &Facts<'_>) {
+        if self.replica_counts.revision != self.nodes.revision() {
+            self.replica_counts = Counted { revision: self.nodes.revision(), counts: self.count_replicas() };
+        }
+        let counts = self.replica_counts.counts;
+        debug_assert_eq!(counts, self.count_replicas(), "nothing has changed");
+        if !counts.suggest_migration() || self.state() != ClusterState::Ok {
             return;
         }
         let Some(primary) = self.me().replica_of else { return };
@@ -53,7 +79,7 @@ impl Cluster {
             if is_orphaned && node.slot_count > 0 && target.is_none() {
                 target = Some(key);
             }
-            let node = &mut self.nodes[key];
+            let node = self.nodes.quiet_mut(key);
             if is_orphaned {
                 node.orphaned_since.get_or_insert(facts.ms());
             } else {

@@ -17,9 +17,23 @@ impl Cluster {
 
     /// Whether this node has to ping a voter, so that [`Cluster::has_lease_of`] stays true.
     pub(super) fn is_lease_due(&self, key: NodeKey, now_ms: u64) -> bool {
-        let needs_leases = self.settings.safety.fence_minority_primary && self.me().votes();
-        let node = &self.nodes[key];
-        needs_leases && node.votes() && elapsed(now_ms, node.acknowledged) > self.settings.node_timeout_ms / 2
+        let age_ms = elapsed(now_ms, self.nodes[key].acknowledged);
+        self.needs_lease_of(key) && age_ms > self.settings.node_timeout_ms / 2
+    }
+
+    /// Whether this node's leases must include that of another one.
+    pub(super) fn needs_lease_of(&self, key: NodeKey) -> bool {
+        self.settings.safety.fence_minority_primary && self.me().votes() && self.nodes[key].votes()
+    }
+
+    /// When a voter that has just proved to have heard this node does not prove it any more.
+    pub(super) fn lease_end_ms(&self, key: NodeKey) -> u64 {
+        let timeout_ms = self.settings.node_timeout_ms;
+        let is_needed = self.settings.safety.fence_minority_primary && key != self.myself && self.me().votes();
+        match self.nodes[key].acknowledged.filter(|_| is_needed) {
+            Some(since_ms) => since_ms.saturating_add(timeout_ms - timeout_ms / 10),
+            None => u64::MAX,
+        }
     }
 
     /// Decides at the start whether this node waits for a replica to take over. Call it when the data is loaded, or
@@ -52,7 +66,8 @@ impl Cluster {
         }
         self.takeover_deadline_ms = None;
         // PINGs of that time were not answered, and never will be. On new links all nodes send new ones.
-        let links: Vec<LinkId> = self.links.keys().copied().collect();
+        let mut links: Vec<LinkId> = self.links.keys().copied().collect();
+        links.sort_unstable();
         for link in links {
             self.close_link(Some(link), facts.ms());
         }

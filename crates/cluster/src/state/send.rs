@@ -2,8 +2,8 @@
 
 use super::{Action, Cluster, Facts, LinkId, NodeKey, log};
 use crate::bus::{
-    ADDRESS_BYTES, Body, Extension, GossipEntry, Header, LightBody, Message, MessageFlags, MessageType, ModuleMessage,
-    Ping, Publish, Update,
+    ADDRESS_BYTES, Body, Extension, Gossip, Header, LightBody, Message, MessageFlags, MessageType, ModuleMessage, Ping,
+    Publish, Update,
 };
 use crate::field;
 use crate::flags::NodeFlags;
@@ -71,8 +71,8 @@ impl Cluster {
         let understood = link.extensions || receiver.is_some_and(|key| self.nodes[key].is(NodeFlags::EXTENSIONS));
         if let Some(key) = receiver.filter(|_| !inbound) {
             match kind {
-                MessageType::Ping => self.nodes[key].ping_sent = Some(facts.ms()),
-                MessageType::Meet => self.nodes[key].meet_sent = Some(facts.ms()),
+                MessageType::Ping => self.nodes.set_ping_sent(key, Some(facts.ms())),
+                MessageType::Meet => self.nodes.quiet_mut(key).meet_sent = Some(facts.ms()),
                 _ => {}
             }
         }
@@ -173,10 +173,10 @@ impl Cluster {
             let Some(id) = node.link.filter(|_| !node.is(NodeFlags::MYSELF | NodeFlags::HANDSHAKE)) else { continue };
             let created_ms = self.links.get(&id).map_or(u64::MAX, |link| link.created_ms);
             // A light message is understood only after a full one on the same link. A PONG proves that one arrived.
-            let is_light = node.is(capability) && node.pong_received.is_some_and(|ms| ms >= created_ms);
+            let is_light = node.is(capability) && self.nodes.pong_received(*key).is_some_and(|ms| ms >= created_ms);
             if frames[usize::from(is_light)].is_none() {
                 frames[usize::from(is_light)] = if is_light {
-                    encode(&Message::Light(light)).ok()
+                    encode(&Message::Light(light), &mut Vec::new()).ok()
                 } else {
                     self.encode_full(full, MessageFlags::empty(), facts)
                 };
@@ -221,20 +221,24 @@ impl Cluster {
         facts: &Facts<'_>,
     ) -> Option<Arc<[u8]>> {
         let start = self.random.next();
-        let gossip: Vec<GossipEntry<'_>> = self.choose_gossip(start, receiver, facts);
+        self.choose_gossip(start, receiver, facts);
+        let (gossip, mut buffer) = (std::mem::take(&mut self.gossip), std::mem::take(&mut self.frame));
         let extensions: Vec<Extension<'_>> = if extensions { self.extensions(facts.ms()) } else { Vec::new() };
-        let ping = Ping { gossip: gossip.as_slice().into(), extensions: extensions.as_slice().into() };
+        let ping = Ping { gossip: Gossip::encoded(&gossip), extensions: extensions.as_slice().into() };
         let body = match kind {
             MessageType::Ping => Body::Ping(ping),
             MessageType::Meet => Body::Meet(ping),
             _ => Body::Pong(ping),
         };
-        self.encode_full(body, MessageFlags::EXTENSIONS, facts)
+        let header = self.header(MessageFlags::EXTENSIONS, facts);
+        let frame = encode(&Message::Full { header, body }, &mut buffer);
+        (self.gossip, self.frame) = (gossip, buffer);
+        frame.ok()
     }
 
     /// Encodes a message with a full header. A message that cannot be encoded is not sent.
     fn encode_full(&self, body: Body<'_>, flags: MessageFlags, facts: &Facts<'_>) -> Option<Arc<[u8]>> {
-        encode(&Message::Full { header: self.header(flags, facts), body }).ok()
+        encode(&Message::Full { header: self.header(flags, facts), body }, &mut Vec::new()).ok()
     }
 
     /// Notes a frame to be sent when the inputs are settled.
@@ -252,8 +256,9 @@ pub(super) fn is_sendable(ip: &str) -> bool {
     ip.len() < ADDRESS_BYTES && field::is_address(ip)
 }
 
-fn encode(message: &Message<'_>) -> Result<Arc<[u8]>, crate::bus::EncodeError> {
-    let mut bytes = Vec::with_capacity(crate::bus::HEADER_BYTES);
-    message.encode(&mut bytes)?;
-    Ok(bytes.into())
+/// Encodes a message. `buffer` saves the allocation of another one.
+fn encode(message: &Message<'_>, buffer: &mut Vec<u8>) -> Result<Arc<[u8]>, crate::bus::EncodeError> {
+    buffer.clear();
+    message.encode(buffer)?;
+    Ok(buffer.as_slice().into())
 }

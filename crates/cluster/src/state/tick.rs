@@ -1,7 +1,6 @@
 //! Timers: everything that is due because of time, ten times a second.
 
 use super::facts::elapsed;
-use super::replica_migration::ReplicaCounts;
 use super::settle::Todo;
 use super::{Cluster, Facts, NodeKey, log};
 use crate::bus::{ClusterState, MessageType};
@@ -27,15 +26,22 @@ impl Cluster {
         if self.waits_for_takeover() {
             return;
         }
-        self.maintain_links(facts);
+        let mut due = std::mem::take(&mut self.due);
+        due.clear();
+        self.collect_due(facts, &mut due);
+        self.maintain_links(&due, facts);
         if self.ticks.is_multiple_of(RANDOM_PING_TICKS) && !self.settings.debug.no_random_ping {
             self.ping_random_node(facts);
         }
-        let mut counts = ReplicaCounts::default();
         let mut suspected = false;
-        for key in self.nodes.keys() {
-            suspected |= self.check_node(key, &mut counts, facts);
+        due.retain(|key| self.nodes.get(*key).is_some());
+        for key in &due {
+            suspected |= self.check_node(*key, facts);
         }
+        for key in &due {
+            self.nodes.set_due(*key, self.next_check_ms(*key));
+        }
+        self.due = due;
         if self.me().is_replica() && !self.replicating {
             let known = self
                 .me()
@@ -49,8 +55,8 @@ impl Cluster {
         if self.me().is_replica() {
             self.check_manual_failover(facts);
             self.check_election(facts);
-            if counts.suggest_migration() && self.settings.allow_replica_migration && self.me().is_replica() {
-                self.migrate_if_needed(counts, facts);
+            if self.settings.allow_replica_migration && self.me().is_replica() {
+                self.migrate_if_needed(facts);
             }
         }
         if suspected || self.state() == ClusterState::Fail || self.settings.safety.fence_minority_primary {
@@ -64,12 +70,12 @@ impl Cluster {
     }
 
     /// Closes links that hold too much, opens missing ones, and ends handshakes that took too long.
-    fn maintain_links(&mut self, facts: &Facts<'_>) {
+    fn maintain_links(&mut self, due: &[NodeKey], facts: &Facts<'_>) {
         self.suspected_nodes = 0;
         let half_ms = self.settings.node_timeout_ms / 2;
         // As many attempts in a tick as it takes to try each node ten times in half of the node timeout.
         let mut attempts = (self.nodes.len() as u64 * TICK_MS).checked_div(half_ms).unwrap_or(0) * CONNECTS_PER_TIMEOUT;
-        for key in self.nodes.keys() {
+        for key in due.iter().copied() {
             self.enforce_send_buffer_limit(key, facts.ms());
             if self.settings.debug.no_reconnection {
                 continue;
@@ -121,11 +127,14 @@ impl Cluster {
         let mut oldest: Option<NodeKey> = None;
         for _ in 0..RANDOM_PING_CHOICES {
             let start = self.random.next();
-            let Some((key, node)) = self.nodes.sample(start, 1).next() else { continue };
-            if node.link.is_none() || node.ping_sent.is_some() || node.is(NodeFlags::MYSELF | NodeFlags::HANDSHAKE) {
+            let Some(key) = self.nodes.random(start) else { continue };
+            let node = &self.nodes[key];
+            let is_pinged = self.nodes.ping_sent(key).is_some();
+            if node.link.is_none() || is_pinged || node.is(NodeFlags::MYSELF | NodeFlags::HANDSHAKE) {
                 continue;
             }
-            if oldest.is_none_or(|oldest| self.nodes[oldest].pong_received > node.pong_received) {
+            let pong = self.nodes.pong_received(key);
+            if oldest.is_none_or(|oldest| self.nodes.pong_received(oldest) > pong) {
                 oldest = Some(key);
             }
         }
@@ -136,53 +145,86 @@ impl Cluster {
     }
 
     /// Pings a node if it is time, and suspects it if it does not answer. Returns whether that is new.
-    fn check_node(&mut self, key: NodeKey, counts: &mut ReplicaCounts, facts: &Facts<'_>) -> bool {
+    fn check_node(&mut self, key: NodeKey, facts: &Facts<'_>) -> bool {
         let now_ms = facts.ms();
         let timeout_ms = self.settings.node_timeout_ms;
         let node = &self.nodes[key];
         if node.is(NodeFlags::MYSELF | NodeFlags::NO_ADDRESS | NodeFlags::HANDSHAKE) {
             return false;
         }
-        if self.me().is_replica() && node.is_primary() && !node.is_failed() {
-            let working = self.working_replicas(key);
-            counts.orphaned += usize::from(working == 0 && node.slot_count > 0 && node.is(NodeFlags::MIGRATE_TO));
-            counts.most = counts.most.max(working);
-            if self.me().replica_of == Some(key) {
-                counts.own = working;
-            }
-        }
 
         // Nothing was received for half of the timeout although a PONG is due: maybe only the connection is broken.
-        let ping_age_ms = elapsed(now_ms, node.ping_sent);
+        let ping_age_ms = elapsed(now_ms, self.nodes.ping_sent(key));
         let data_age_ms = elapsed(now_ms, node.data_received);
         let link_age_ms =
             node.link.and_then(|id| self.links.get(&id)).map_or(0, |link| now_ms.saturating_sub(link.created_ms));
-        let is_silent = node.ping_sent.is_some() && ping_age_ms > timeout_ms / 2 && data_age_ms > timeout_ms / 2;
+        let is_pinged = self.nodes.ping_sent(key).is_some();
+        let is_silent = is_pinged && ping_age_ms > timeout_ms / 2 && data_age_ms > timeout_ms / 2;
         if link_age_ms > timeout_ms && is_silent {
             self.close_link(node.link, now_ms);
         }
 
         let node = &self.nodes[key];
-        let interval_ms = match self.settings.ping_interval_ms {
-            0 => timeout_ms / 2,
-            interval_ms => interval_ms,
-        };
         if let Some(link) = node.link {
             // What others say about its PONGs does not renew a lease.
-            let is_due = node.ping_sent.is_none()
-                && (elapsed(now_ms, node.pong_received) > interval_ms || self.is_lease_due(key, now_ms));
-            let is_waiting_for_pause =
-                self.manual.deadline_ms.is_some() && self.me().is_primary() && self.manual.replica == Some(key);
-            if is_due || is_waiting_for_pause {
+            let pong_age_ms = elapsed(now_ms, self.nodes.pong_received(key));
+            let is_due = !is_pinged && (pong_age_ms > self.ping_interval_ms() || self.is_lease_due(key, now_ms));
+            if is_due || self.waiting_for_pause() == Some(key) {
                 self.send_ping(link, MessageType::Ping, facts);
                 return false;
             }
         }
-        let node = &self.nodes[key];
-        if node.ping_sent.is_none() || ping_age_ms.min(data_age_ms) <= timeout_ms {
+        if !is_pinged || ping_age_ms.min(data_age_ms) <= timeout_ms {
             return false;
         }
         self.suspect(key, facts)
+    }
+
+    /// Time without a PONG, known directly or from others, after which a node is pinged.
+    fn ping_interval_ms(&self) -> u64 {
+        match self.settings.ping_interval_ms {
+            0 => self.settings.node_timeout_ms / 2,
+            interval_ms => interval_ms,
+        }
+    }
+
+    /// The replica that waits to hear that writes are paused.
+    fn waiting_for_pause(&self) -> Option<NodeKey> {
+        self.manual.replica.filter(|_| self.manual.deadline_ms.is_some() && self.me().is_primary())
+    }
+
+    /// The nodes that this tick has to look at. A change of this node concerns all.
+    fn collect_due(&mut self, facts: &Facts<'_>, due: &mut Vec<NodeKey>) {
+        if let Some(replica) = self.waiting_for_pause() {
+            self.nodes.set_due(replica, 0);
+        }
+        self.nodes.collect_due(facts.ms(), self.nodes.is_changed(self.myself), due);
+        debug_assert!(
+            self.nodes.keys().iter().all(|key| due.contains(key) || self.next_check_ms(*key) > facts.ms()),
+            "a change that makes something due was not noted"
+        );
+    }
+
+    /// When a tick has to look at a node again, unless it changes: not after anything that
+    /// [`Cluster::maintain_links`] and [`Cluster::check_node`] do with it. A later PONG makes nothing due earlier.
+    fn next_check_ms(&self, key: NodeKey) -> u64 {
+        let Some(node) = self.nodes.get(key) else { return 0 };
+        if node.is(NodeFlags::MYSELF) {
+            return u64::MAX;
+        }
+        let has_links = node.link.is_some() && node.inbound.is_some();
+        if !has_links || !node.is_normal() || node.is(NodeFlags::NO_ADDRESS) {
+            return 0;
+        }
+        let timeout_ms = self.settings.node_timeout_ms;
+        match self.nodes.ping_sent(key) {
+            Some(sent_ms) => sent_ms.max(node.data_received.unwrap_or(0)).saturating_add(timeout_ms / 2),
+            None => {
+                let next = |since_ms: Option<u64>, ms| since_ms.map_or(0, |since_ms| since_ms.saturating_add(ms));
+                let ping_ms = next(self.nodes.pong_received(key), self.ping_interval_ms());
+                if self.needs_lease_of(key) { ping_ms.min(next(node.acknowledged, timeout_ms / 2)) } else { ping_ms }
+            }
+        }
     }
 
     /// Suspects a node that has not answered. Returns whether that is new.
@@ -190,7 +232,7 @@ impl Cluster {
         if self.nodes[key].is(NodeFlags::PFAIL | NodeFlags::FAIL) {
             return false;
         }
-        self.nodes[key].flags |= NodeFlags::PFAIL;
+        self.nodes.set_suspected(key, true);
         if self.me().votes() {
             self.mark_failed_if_agreed(key, facts);
         } else {
