@@ -2,8 +2,8 @@
 //! them.
 //!
 //! While a replica accepts writes, its workers record every key that their clients change, and keep those that have an
-//! expiry. One worker periodically checks them and deletes those that have expired. A key that the primary sets
-//! meanwhile is treated as one of these until it has no expiry any more.
+//! expiry. One worker periodically checks them and deletes those that have expired; see
+//! [`kvick_replication::writable_replica_keys`].
 
 use super::dispatch::of_client;
 use super::engine::Engine;
@@ -21,6 +21,11 @@ impl Engine {
         if own.is_recording() && self.executor.is_worker() {
             own.add(database, key);
         }
+    }
+
+    /// Removes the record: the server is a primary, which expires all keys.
+    pub fn forget_writable_replica_keys(&self) {
+        self.server.replication.writable_replica_keys.clear();
     }
 
     /// Deletes the recorded keys that have expired, and drops those that have no expiry from the record.
