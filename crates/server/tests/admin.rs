@@ -200,6 +200,22 @@ fn latency_is_monitored_and_counted() {
 }
 
 #[test]
+fn the_memory_report_is_about_the_server() {
+    let server = Server::start(DEBUG);
+    let mut client = server.client();
+    assert!(ok::<String>(&mut client, "MEMORY DOCTOR").contains("too small"));
+    let () = ok(&mut client, "DEBUG POPULATE 200000 key 100");
+    (0..1_000).for_each(|n| _ = ok::<String>(&mut client, &format!("SCRIPT LOAD return({n})")));
+    assert!(!ok::<String>(&mut client, "MEMORY DOCTOR").contains("Scripts"));
+    let _: String = ok(&mut client, "SCRIPT LOAD return(1000)");
+    let report: String = ok(&mut client, "MEMORY DOCTOR");
+    assert!(report.contains(" * Scripts: more than 1000 scripts are cached."), "{report}");
+    let () = ok(&mut client, "FLUSHALL SYNC");
+    let () = ok(&mut client, "DEBUG POPULATE 100000 key 100");
+    assert!(ok::<String>(&mut client, "MEMORY DOCTOR").contains(" * Peak: "));
+}
+
+#[test]
 fn debug_sleep_delays_commands_without_logging_them_as_slow() {
     for_workers(DEBUG, |server| {
         let (mut sleeper, mut others) = (server.raw(), (0..4).map(|_| server.client()).collect::<Vec<_>>());
