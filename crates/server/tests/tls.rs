@@ -401,9 +401,12 @@ fn revoked_certificates_are_refused() {
         let foreign = elsewhere.revoke(&[&elsewhere.certify("stranger")], 2100);
         server.set(&["tls-crl-file", text(&foreign)]).expect("a list");
         assert!(lets_in(&server.client) && lets_in(&other));
-        for file in [Path::new("/nothing"), &server.authority.file()] {
+        let damaged = server.authority.data_dir.path().join("damaged.crl");
+        std::fs::write(&damaged, "-----BEGIN X509 CRL-----\nMAA=\n-----END X509 CRL-----\n").expect("a file");
+        for file in [Path::new("/nothing"), &server.authority.file(), &damaged] {
             assert!(server.set(&["tls-crl-file", text(file)]).is_err());
         }
+        assert!(server.server.log().contains("lists must be complete and of version 2"));
         assert!(server.server.log().contains("Failed to load certificate revocation lists: /nothing: No such file"));
         assert!(lets_in(&server.client));
     });

@@ -56,11 +56,13 @@ impl Trust {
 }
 
 fn unusable(error: VerifierBuilderError) -> TlsError {
-    let what = match error {
-        VerifierBuilderError::InvalidCrl(_) => CRL_FAILURE,
-        _ => "Failed to configure CA certificate(s) file/directory",
-    };
-    TlsError::new(format!("{what}: {error}"))
+    TlsError::new(match error {
+        VerifierBuilderError::InvalidCrl(_) => format!(
+            "{CRL_FAILURE}: {error} (lists must be complete and of version 2, which `openssl ca` writes if crlnumber is \
+             configured)"
+        ),
+        _ => format!("Failed to configure CA certificate(s) file/directory: {error}"),
+    })
 }
 
 /// Accepts any server whose certificate chains to a trusted authority, whatever its name: the configured address of a
