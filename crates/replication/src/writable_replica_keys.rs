@@ -54,7 +54,7 @@ impl WritableReplicaKeys {
         self.keys.lock().clear();
     }
 
-    /// The number of recorded keys, including unchecked ones without an expiry.
+    /// The number of recorded keys.
     pub fn count(&self) -> usize {
         self.keys.lock().len()
     }
