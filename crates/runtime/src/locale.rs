@@ -10,6 +10,7 @@ use std::ptr::{self, NonNull};
 /// The environment variables that name the locale, in their order of precedence.
 const VARIABLES: [&str; 3] = ["LC_ALL", "LC_COLLATE", "LANG"];
 
+// SAFETY: the signature is that of POSIX.
 unsafe extern "C" {
     fn strxfrm_l(into: *mut c_char, text: *const c_char, size: usize, locale: libc::locale_t) -> usize;
 }

@@ -1,8 +1,8 @@
 //! Sorts the elements.
 //!
 //! Equal numbers are ordered by their elements as strings, so that the result does not depend on the order of the
-//! source. Strings are compared as the locale requires, but byte by byte if the result is stored. Missing values precede
-//! all other strings, and count as zero among numbers.
+//! source. Strings are compared as the locale requires, but byte by byte if the result is stored. Missing values
+//! precede all other strings, and count as zero among numbers.
 
 use kvick_resp::format::parse_double;
 use kvick_store::Str;

@@ -58,8 +58,8 @@ impl Trust {
 fn unusable(error: VerifierBuilderError) -> TlsError {
     TlsError::new(match error {
         VerifierBuilderError::InvalidCrl(_) => format!(
-            "{CRL_FAILURE}: {error} (lists must be complete and of version 2, which `openssl ca` writes if crlnumber is \
-             configured)"
+            "{CRL_FAILURE}: {error} (lists must be complete and of version 2, which `openssl ca` writes if crlnumber \
+             is configured)"
         ),
         _ => format!("Failed to configure CA certificate(s) file/directory: {error}"),
     })
