@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
 
 use kvick_resp::OwnedArgs;
 pub use kvick_resp::{Args, Reply};
@@ -66,9 +67,17 @@ pub struct Block {
     pub rewritten: Option<OwnedArgs>,
 }
 
+/// An order of strings other than that of their bytes.
+pub trait Collation: Send + Sync + fmt::Debug {
+    /// A key whose bytes have the order of the strings.
+    fn sort_key(&self, text: &[u8]) -> Vec<u8>;
+}
+
 /// The settings that commands use.
 #[derive(Clone, Debug)]
 pub struct Settings {
+    /// `locale-collate`: how SORT compares strings.
+    pub collation: Option<Arc<dyn Collation>>,
     /// `proto-max-bulk-len`: the longest string, in bytes.
     pub proto_max_bulk_len: u64,
     /// `hll-sparse-max-bytes`.
@@ -97,6 +106,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Settings {
+            collation: None,
             proto_max_bulk_len: 512 * 1024 * 1024,
             hll_sparse_max_bytes: 3000,
             rdb_version_relaxed: false,

@@ -6,6 +6,7 @@ use super::proc_title;
 use super::value::{Refusal, Setting, Text, Value};
 use super::values::Values;
 use super::words::ShutdownFlags;
+use kvick_runtime::locale::Collation;
 
 type Checked = Result<(), Refusal>;
 
@@ -23,6 +24,12 @@ pub fn hz(value: &mut Value, _: &Values) -> Checked {
 pub fn repl_backlog_size(value: &mut Value, _: &Values) -> Checked {
     *value = u64::of(value).max(16 << 10).into_value();
     Ok(())
+}
+
+/// The locale of the environment need not exist: then strings are compared byte by byte.
+pub fn locale(value: &mut Value, _: &Values) -> Checked {
+    let name = Text::of(value);
+    ensure(name.is_empty() || Collation::of(&name).is_ok(), "Invalid locale name")
 }
 
 pub fn shutdown_flags(value: &mut Value, _: &Values) -> Checked {

@@ -4,16 +4,18 @@
 use crate::commandlog::{Kind, Thresholds};
 use crate::eviction::Limits;
 use crate::pubsub::events;
-use kvick_commands::context::Settings;
+use kvick_commands::context::{Collation, Settings};
 use kvick_config::Values;
 use kvick_config::shapes::{KeyspaceEvents, OutputLimits};
 use kvick_config::tables::{logging, memory, network, persistence, process, replication, security, types};
 use kvick_config::words::{EvictionPolicy, RdbVersionCheck};
 use kvick_resp::Limits as RequestLimits;
 use kvick_runtime::clock;
+use kvick_runtime::locale;
 use kvick_store::collections::stream::BlockLimits;
 use kvick_store::collections::{hash, list, set, sorted_set};
 use kvick_store::{EncodingLimits, EventClass};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// See the module's documentation.
@@ -96,6 +98,7 @@ impl RuntimeConfig {
         RuntimeConfig {
             generation,
             commands: Settings {
+                collation: collation(values),
                 proto_max_bulk_len: values.read(network::PROTO_MAX_BULK_LEN),
                 hll_sparse_max_bytes: values.read(types::HLL_SPARSE_MAX_BYTES) as usize,
                 rdb_version_relaxed: values.read(persistence::RDB_VERSION_CHECK) == RdbVersionCheck::Relaxed,
@@ -148,6 +151,22 @@ impl RuntimeConfig {
             eviction: Limits::read(values),
         }
     }
+}
+
+/// A collation of the system.
+#[derive(Debug)]
+struct SystemCollation(locale::Collation);
+
+impl Collation for SystemCollation {
+    fn sort_key(&self, text: &[u8]) -> Vec<u8> {
+        self.0.sort_key(text)
+    }
+}
+
+/// The collation; none if it is the order of bytes, or if the environment names a locale that does not exist.
+fn collation(values: &Values) -> Option<Arc<dyn Collation>> {
+    let collation = locale::Collation::of(&values.read(process::LOCALE_COLLATE)).ok().flatten()?;
+    Some(Arc::new(SystemCollation(collation)))
 }
 
 fn encoding_limits(values: &Values) -> EncodingLimits {

@@ -76,6 +76,7 @@ impl Engine {
 
     fn invalidate_stale(&mut self) {
         if self.effects.take_all_stale() {
+            self.forget_writable_replica_keys();
             invalidate_all(self.server, self.executor);
         }
         let keyspace = self.server.keyspace;

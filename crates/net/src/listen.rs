@@ -231,11 +231,12 @@ fn open_addresses<T>(
     mut wrap: impl FnMut(std::net::TcpListener) -> T,
 ) -> io::Result<Vec<T>> {
     let (backlog, mark) = (values.read(network::TCP_BACKLOG), values.read(network::SOCKET_MARK_ID));
+    let protocol = if values.read(network::MPTCP) { Protocol::MPTCP } else { Protocol::TCP };
     let mut sockets = Vec::new();
     for text in values.read(network::BIND).list() {
         let text = String::from_utf8_lossy(text);
         let (text, optional) = text.strip_prefix('-').map_or((&*text, false), |rest| (rest, true));
-        match parse_address(text).and_then(|ip| open_one(SocketAddr::new(ip, port), backlog, mark)) {
+        match parse_address(text).and_then(|ip| open_one(SocketAddr::new(ip, port), protocol, backlog, mark)) {
             Ok(socket) => sockets.push(wrap(socket)),
             Err(error) if optional && may_be_missing(&error) => {}
             Err(error) => {
@@ -267,8 +268,8 @@ fn may_be_missing(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| missing.contains(&code) || code == libc::EPFNOSUPPORT)
 }
 
-fn open_one(address: SocketAddr, backlog: i32, mark: u32) -> io::Result<std::net::TcpListener> {
-    let socket = RawSocket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+fn open_one(address: SocketAddr, protocol: Protocol, backlog: i32, mark: u32) -> io::Result<std::net::TcpListener> {
+    let socket = RawSocket::new(Domain::for_address(address), Type::STREAM, Some(protocol))?;
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
     }

@@ -246,6 +246,7 @@ impl FullSync<'_> {
         let log = &core.keyspace.log;
         log.reset(self.offset);
         log.set_repeats(true);
+        core.replication.writable_replica_keys.clear();
         core.replication.history.lock().adopt(self.id);
         core.replication.has_backlog.store(true, Ordering::SeqCst);
         log.keep_backlog(core.config.read(settings::REPL_BACKLOG_SIZE));

@@ -16,6 +16,7 @@ use kvick_net::tls::outgoing::Channel;
 use kvick_resp::{Args, Limits, Parsed, Parser};
 use kvick_runtime::affinity::{self, Role};
 use kvick_runtime::clock;
+use kvick_runtime::dial::{self, Route};
 use kvick_runtime::logging;
 use kvick_runtime::version::VALKEY;
 use std::io;
@@ -140,8 +141,10 @@ impl Link<'_> {
             .config
             .read(network::BIND_SOURCE_ADDR)
             .map(|source| String::from_utf8_lossy(&source).into_owned());
+        let is_multipath = self.core.config.read(settings::REPL_MPTCP);
+        let route = Route { source: source.as_deref(), is_multipath };
         for address in (target.host.as_str(), target.port).to_socket_addrs().map_err(failed)? {
-            match kvick_runtime::dial::connect(address, source.as_deref(), timeout) {
+            match dial::connect(address, route, timeout) {
                 Ok(stream) => {
                     // Small packets must be sent at once.
                     let _ = stream.set_nodelay(!self.core.config.read(settings::REPL_DISABLE_TCP_NODELAY));

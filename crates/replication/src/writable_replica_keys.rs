@@ -1,8 +1,9 @@
 //! Keys with an expiry that were set by clients of a writable replica: the primary does not expire them.
 //!
 //! While a replica accepts writes, its workers record every key that their clients change and that has an expiry. One
-//! worker checks them periodically and deletes the expired ones. A key that the primary sets meanwhile counts as one of
-//! these until it has no expiry any more.
+//! worker checks them periodically and deletes the expired ones, also after the replica has become read-only again. A
+//! key that the primary sets meanwhile counts as one of these until it has no expiry any more. The record ends when the
+//! data set is replaced or emptied, and when active expiry runs on the server as a primary.
 
 use crate::ReplicatedCore;
 use parking_lot::Mutex;
@@ -48,7 +49,12 @@ impl WritableReplicaKeys {
         self.keys.lock().extend(keys);
     }
 
-    /// The number of recorded keys, including unchecked ones without an expiry.
+    /// Removes all keys.
+    pub fn clear(&self) {
+        self.keys.lock().clear();
+    }
+
+    /// The number of recorded keys.
     pub fn count(&self) -> usize {
         self.keys.lock().len()
     }
@@ -61,9 +67,6 @@ impl ReplicatedCore {
         let recording = is_writable && self.replication.upstream.is_replica();
         if own.is_recording.swap(recording, Ordering::Relaxed) != recording {
             self.keyspace.tracking.set_notes_all(recording);
-            if !recording {
-                own.keys.lock().clear();
-            }
         }
     }
 }

@@ -8,6 +8,7 @@ pub mod clock;
 pub mod dial;
 pub mod fsync_dir;
 pub mod histogram;
+pub mod locale;
 pub mod logging;
 pub mod mailbox;
 pub mod memory;

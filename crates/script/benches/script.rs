@@ -57,6 +57,9 @@ fn scripts(c: &mut Criterion) {
         ("lrange_100", "return redis.call('lrange', KEYS[1], 0, -1)"),
         ("ten_gets", "for i = 1, 10 do redis.call('get', KEYS[1]) end return 1"),
         ("loop_1000", "local n = 0 for i = 1, 1000 do n = n + i end return n"),
+        ("gsub", "return (ARGV[1]:gsub('%d+', '<%0>'))"),
+        ("gmatch", "local n = 0 for word in ARGV[1]:gmatch('[%a_]+') do n = n + #word end return n"),
+        ("match", "return ARGV[1]:match('\"name\":\"(.-)\"')"),
         ("json", "return cjson.encode(cjson.decode(ARGV[1]))"),
     ];
     let mut group = c.benchmark_group("script");

@@ -32,6 +32,8 @@ pub struct Overview {
     pub startup: usize,
     /// Memory of connections, except those of replicas and slot migrations.
     pub clients: usize,
+    /// The number of these connections.
+    pub clients_count: usize,
     /// Memory of connections of replicas.
     pub replicas: usize,
     /// Memory of connections from the sources of slot imports.
@@ -52,12 +54,16 @@ impl Overview {
         let databases = (0..server.keyspace.databases()).filter(|number| !server.keyspace.is_empty(*number));
         let databases = databases.map(|number| (number, server.keyspace.usage(number))).collect();
         let (mut clients, mut replicas, mut slot_imports, mut slot_exports) = (0, 0, 0, 0);
+        let mut clients_count = 0;
         for client in server.clients.all() {
             let sum = match client.flags() {
                 flags if flags.contains(ClientFlags::SLOT_IMPORT) => &mut slot_imports,
                 flags if flags.contains(ClientFlags::SLOT_EXPORT) => &mut slot_exports,
                 flags if flags.contains(ClientFlags::REPLICA) => &mut replicas,
-                _ => &mut clients,
+                _ => {
+                    clients_count += 1;
+                    &mut clients
+                }
             };
             *sum += client.memory();
         }
@@ -77,6 +83,7 @@ impl Overview {
             peak,
             startup,
             clients,
+            clients_count,
             replicas,
             slot_imports,
             slot_exports,

@@ -200,6 +200,22 @@ fn latency_is_monitored_and_counted() {
 }
 
 #[test]
+fn the_memory_report_is_about_the_server() {
+    let server = Server::start(DEBUG);
+    let mut client = server.client();
+    assert!(ok::<String>(&mut client, "MEMORY DOCTOR").contains("too small"));
+    let () = ok(&mut client, "DEBUG POPULATE 200000 key 100");
+    (0..1_000).for_each(|n| _ = ok::<String>(&mut client, &format!("SCRIPT LOAD return({n})")));
+    assert!(!ok::<String>(&mut client, "MEMORY DOCTOR").contains("Scripts"));
+    let _: String = ok(&mut client, "SCRIPT LOAD return(1000)");
+    let report: String = ok(&mut client, "MEMORY DOCTOR");
+    assert!(report.contains(" * Scripts: more than 1000 scripts are cached."), "{report}");
+    let () = ok(&mut client, "FLUSHALL SYNC");
+    let () = ok(&mut client, "DEBUG POPULATE 100000 key 100");
+    assert!(ok::<String>(&mut client, "MEMORY DOCTOR").contains(" * Peak: "));
+}
+
+#[test]
 fn debug_sleep_delays_commands_without_logging_them_as_slow() {
     for_workers(DEBUG, |server| {
         let (mut sleeper, mut others) = (server.raw(), (0..4).map(|_| server.client()).collect::<Vec<_>>());
@@ -346,4 +362,50 @@ fn renamed_commands_use_their_configured_names() {
         raw.ask(&["get", "k"], "-ERR unknown command 'get', with args beginning with: 'k' \r\n");
         raw.ask(&["flushall"], "-ERR unknown command 'flushall', with args beginning with: \r\n");
     });
+}
+
+#[test]
+fn sort_compares_by_the_locale() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let locale = dir.path().join("en_US.utf8");
+    let made = std::process::Command::new("localedef").args(["-i", "en_US", "-f", "UTF-8"]).arg(&locale).output();
+    if !made.is_ok_and(|output| output.status.success()) {
+        return println!("this machine cannot make a locale");
+    }
+    for workers in ["1", "4"] {
+        let args = ["--io-threads", workers];
+        let start = |variables: &[(&str, &str)]| {
+            Server::start_prepared(&args, &mut |command| {
+                command.env("LOCPATH", dir.path()).env_remove("LC_ALL").env_remove("LC_COLLATE").env_remove("LANG");
+                command.envs(variables.iter().copied());
+            })
+        };
+        let server = start(&[]);
+        let run = |words: &str| {
+            let mut words = words.split(' ');
+            let mut command = redis::cmd(words.next().expect("a name"));
+            words.for_each(|word| _ = command.arg(word));
+            command.query::<redis::Value>(&mut server.client())
+        };
+        let sorted = |server: &Server| {
+            let mut client = server.client();
+            let () = redis::cmd("DEL").arg("l").query(&mut client).expect("a reply");
+            let () =
+                redis::cmd("RPUSH").arg("l").arg(&["b", "C", "A", "é", "f", "a"]).query(&mut client).expect("a list");
+            let words: Vec<String> = redis::cmd("SORT").arg("l").arg("ALPHA").query(&mut client).expect("a list");
+            words.join(" ")
+        };
+        assert_eq!(sorted(&server), "A C a b f é");
+        run("CONFIG SET locale-collate en_US.utf8").expect("a locale");
+        assert_eq!(sorted(&server), "a A b C é f");
+        let error = run("CONFIG SET locale-collate no_SUCH").expect_err("no locale").to_string();
+        assert!(error.contains("Invalid locale name"), "{error}");
+        assert_eq!(sorted(&server), "a A b C é f");
+        run("CONFIG SET locale-collate C").expect("a locale");
+        assert_eq!(sorted(&server), "A C a b f é");
+        assert_eq!(sorted(&start(&[("LANG", "C"), ("LC_COLLATE", "en_US.utf8")])), "a A b C é f");
+        let without = start(&[("LC_ALL", "no_SUCH")]);
+        assert_eq!(sorted(&without), "A C a b f é");
+        assert!(without.log().contains("Failed to configure LOCALE derived from the environment variables"));
+    }
 }

@@ -3,8 +3,12 @@
 mod common;
 
 use common::{Server, for_workers, wait_until};
+use kvick_runtime::dial::{self, Route};
 use redis::{Connection, RedisResult, Value, cmd};
 use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 const SECRET: &[&str] = &["--requirepass", "secret"];
@@ -420,4 +424,43 @@ fn a_line_that_arrives_at_once_may_be_long() {
     raw.send(b"GETX \"\\xff\\x00z\"\r\n");
     let expected = b"-ERR unknown command 'GETX', with args beginning with: '\xff' \r\n";
     assert_eq!(raw.bytes(expected.len()), expected);
+}
+
+#[test]
+fn multipath_connections_are_accepted_if_enabled() {
+    for setting in ["yes", "no"] {
+        let server = Server::start(&["--mptcp", setting]);
+        let address = ([127, 0, 0, 1], server.port()).into();
+        let route = Route { is_multipath: true, ..Route::default() };
+        let Ok(mut stream) = dial::connect(address, route, Duration::from_secs(10)) else {
+            return println!("this kernel has no Multipath TCP");
+        };
+        stream.write_all(b"PING\r\n").expect("a connection");
+        let mut reply = [0; 7];
+        stream.read_exact(&mut reply).expect("a reply");
+        assert_eq!(&reply, b"+PONG\r\n");
+        assert_eq!(is_multipath(&stream), setting == "yes");
+        // Other clients connect with TCP.
+        let () = cmd("PING").query(&mut server.client()).expect("a reply");
+    }
+    let primary = Server::start(&["--mptcp", "yes"]);
+    for args in [&["--repl-mptcp", "yes"][..], &[]] {
+        let replica = Server::start(args);
+        let mut client = replica.client();
+        let () = cmd("REPLICAOF").arg("127.0.0.1").arg(primary.port()).query(&mut client).expect("a primary");
+        wait_until("the link is up", || {
+            let info: String = cmd("INFO").arg("replication").query(&mut client).expect("a page");
+            info.contains("master_link_status:up")
+        });
+    }
+}
+
+/// Whether both ends use Multipath TCP: otherwise the kernel has no information about its paths.
+fn is_multipath(stream: &TcpStream) -> bool {
+    const SOL_MPTCP: libc::c_int = 284;
+    const MPTCP_INFO: libc::c_int = 1;
+    let mut info = [0u8; 256];
+    let mut len = info.len() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to `info`.
+    unsafe { libc::getsockopt(stream.as_raw_fd(), SOL_MPTCP, MPTCP_INFO, info.as_mut_ptr().cast(), &mut len) == 0 }
 }

@@ -279,6 +279,26 @@ fn a_constantly_changing_key_is_not_migrated() {
 }
 
 #[test]
+fn an_outdated_value_does_not_stay_on_a_target_that_fails() {
+    for_workers(&[], |source| {
+        let (slow, mut source_client) = (Slow::new(), source.client());
+        for change in [&["SET", "a", "2"][..], &["DEL", "a"]] {
+            ask::<()>(&mut source_client, &["SET", "a", "1"]).expect("a write");
+            let (port, mut client) = (slow.port(), source.client());
+            let waiting = std::thread::spawn(move || migrate(&mut client, port, &["a", "0", "9000"]));
+            // The connection breaks after the first answer, and the next one before an answer.
+            slow.serve(1, |_| ask::<()>(&mut source_client, change).expect("a write"));
+            slow.serve(0, |_| ());
+            let requests = slow.serve(1, |_| ());
+            assert!(requests[0].contains("DEL") && !requests[0].contains("RESTORE"), "{requests:?}");
+            let reply = waiting.join().expect("no panic");
+            assert!(reply.starts_with("IOERR error or timeout "), "{reply}");
+            assert_eq!(get(&mut source_client, "a").as_deref(), change.get(2).copied());
+        }
+    });
+}
+
+#[test]
 fn a_silent_target_blocks_only_the_migrating_client() {
     for_workers(&[], |source| {
         let (slow, mut source_client) = (Slow::new(), source.client());

@@ -329,20 +329,30 @@ const BUSY_FUNCTION: &str =
 #[test]
 fn a_long_script_can_be_killed() {
     for_workers(&[], |server| {
-        let mut busy = become_busy(server, &["EVAL", "while true do end", "0"]);
-        // Each worker has one of these.
-        for _ in 0..8 {
-            let mut raw = server.raw();
-            raw.ask(&["DBSIZE"], BUSY);
-            raw.ask(&["FUNCTION", "KILL"], BUSY);
-            raw.ask(&["SELECT", "1"], "+OK\r\n");
-            raw.ask(&["EVAL", "return 1", "0"], BUSY);
+        kill_long_script(server, "while true do end");
+        // A single search with more combinations than can ever be tried.
+        for call in ["find(pattern)", "match(pattern)", "gsub(pattern, '')", "gmatch(pattern)()"] {
+            let search = format!("local pattern = ('a-'):rep(30) .. 'b' return ('a'):rep(1000):{call}");
+            kill_long_script(server, &search);
+            kill_long_script(server, &format!("return pcall(function() {search} end)"));
         }
-        server.raw().ask(&["SCRIPT", "KILL"], "+OK\r\n");
-        assert!(busy.line().starts_with("-ERR Script killed by user with SCRIPT KILL. script: on @user_script:1."));
-        busy.ask(&["PING"], "+PONG\r\n");
-        server.raw().ask(&["SCRIPT", "KILL"], "-NOTBUSY No scripts in execution right now.\r\n");
     });
+}
+
+fn kill_long_script(server: &Server, script: &str) {
+    let mut busy = become_busy(server, &["EVAL", script, "0"]);
+    // Each worker has one of these.
+    for _ in 0..8 {
+        let mut raw = server.raw();
+        raw.ask(&["DBSIZE"], BUSY);
+        raw.ask(&["FUNCTION", "KILL"], BUSY);
+        raw.ask(&["SELECT", "1"], "+OK\r\n");
+        raw.ask(&["EVAL", "return 1", "0"], BUSY);
+    }
+    server.raw().ask(&["SCRIPT", "KILL"], "+OK\r\n");
+    assert!(busy.line().starts_with("-ERR Script killed by user with SCRIPT KILL. script: on @user_script:1."));
+    busy.ask(&["PING"], "+PONG\r\n");
+    server.raw().ask(&["SCRIPT", "KILL"], "-NOTBUSY No scripts in execution right now.\r\n");
 }
 
 #[test]

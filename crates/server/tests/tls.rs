@@ -3,7 +3,10 @@
 mod common;
 
 use common::{Server, free_port, wait_until};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType, IsCa, KeyIdMethod,
+    KeyPair, KeyUsagePurpose, PublicKeyData, RevokedCertParams, SanType, SerialNumber,
+};
 use rustls::client::Resumption;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
@@ -30,13 +33,15 @@ struct Authority {
 struct Identity {
     certificate: PathBuf,
     key: PathBuf,
+    serial: SerialNumber,
 }
 
 impl Authority {
-    fn new() -> Self {
+    fn new(name: &str) -> Self {
         let mut params = CertificateParams::new(Vec::new()).expect("parameters");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.distinguished_name.push(DnType::CommonName, "an authority");
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("an authority");
         let data_dir = tempfile::tempdir().expect("a directory");
         std::fs::write(data_dir.path().join("ca.crt"), issuer.pem()).expect("a file");
@@ -54,12 +59,36 @@ impl Authority {
         let uri = format!("urn:user:{name}").as_str().try_into().expect("ASCII");
         params.subject_alt_names.push(SanType::URI(uri));
         let key = KeyPair::generate().expect("a key");
+        let serial = SerialNumber::from_slice(&key.der_bytes()[1..17]);
+        params.serial_number = Some(serial.clone());
         let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
         let path = |kind| self.data_dir.path().join(format!("{name}.{kind}"));
-        let identity = Identity { certificate: path("crt"), key: path("key") };
+        let identity = Identity { certificate: path("crt"), key: path("key"), serial };
         std::fs::write(&identity.certificate, certificate.pem()).expect("a file");
         std::fs::write(&identity.key, key.serialize_pem()).expect("a file");
         identity
+    }
+
+    /// Writes a list that revokes the certificates of `revoked`. The next list is due in `next_year`.
+    fn revoke(&self, revoked: &[&Identity], next_year: i32) -> PathBuf {
+        let revoke = |identity: &&Identity| RevokedCertParams {
+            serial_number: identity.serial.clone(),
+            revocation_time: rcgen::date_time_ymd(2020, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        };
+        let params = CertificateRevocationListParams {
+            this_update: rcgen::date_time_ymd(2020, 1, 1),
+            next_update: rcgen::date_time_ymd(next_year, 1, 1),
+            crl_number: SerialNumber::from(1),
+            issuing_distribution_point: None,
+            revoked_certs: revoked.iter().map(revoke).collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        let path = self.data_dir.path().join("revoked.crl");
+        let list = params.signed_by(&self.issuer).expect("a list").pem().expect("PEM");
+        std::fs::write(&path, list).expect("a file");
+        path
     }
 }
 
@@ -77,7 +106,7 @@ struct TlsServer {
 
 impl TlsServer {
     fn start(args: &[&str]) -> Self {
-        let authority = Authority::new();
+        let authority = Authority::new("an authority");
         let (identity, client) = (authority.certify("server"), authority.certify("client"));
         let port = free_port();
         let (number, ca) = (port.to_string(), authority.file());
@@ -112,7 +141,7 @@ impl TlsServer {
             .with_protocol_versions(versions)
             .expect("versions")
             .with_root_certificates(roots);
-        let Some(Identity { certificate, key }) = identity else { return builder.with_no_client_auth() };
+        let Some(Identity { certificate, key, .. }) = identity else { return builder.with_no_client_auth() };
         let chain = vec![CertificateDer::from_pem_file(certificate).expect("a certificate")];
         builder.with_client_auth_cert(chain, PrivateKeyDer::from_pem_file(key).expect("a key")).expect("a pair")
     }
@@ -329,7 +358,7 @@ fn requests_right_before_close_are_executed() {
 #[test]
 fn clients_need_a_trusted_certificate() {
     let server = TlsServer::start(&[]);
-    let elsewhere = Authority::new();
+    let elsewhere = Authority::new("another authority");
     let stranger = elsewhere.certify("stranger");
     for (mode, without, with_wrong) in [("yes", false, false), ("optional", true, false), ("no", true, true)] {
         server.set(&["tls-auth-clients", mode]).expect("a mode");
@@ -341,6 +370,105 @@ fn clients_need_a_trusted_certificate() {
     let log = server.server.log();
     assert_eq!(log.matches("Error accepting a client connection: ").count(), 3, "{log}");
     assert!(log.contains("peer sent no certificates (addr=127.0.0.1:"), "{log}");
+}
+
+#[test]
+fn revoked_certificates_are_refused() {
+    for_workers(&[], |server| {
+        let other = server.authority.certify("other");
+        let lets_in = |identity: &Identity| server.connect_with(server.config(Some(identity))).is_let_in();
+        let mut old = server.connect();
+        old.ask(&[b"PING"], "+PONG\r\n");
+        let list = server.authority.revoke(&[&server.client], 2100);
+        for mode in ["yes", "optional"] {
+            server.set(&["tls-auth-clients", mode]).expect("a mode");
+            server.set(&["tls-crl-file", ""]).expect("no list");
+            assert!(lets_in(&server.client), "{mode}");
+            server.set(&["tls-crl-file", text(&list)]).expect("a list");
+            assert_eq!([lets_in(&server.client), lets_in(&other)], [false, true], "{mode}");
+        }
+        assert!(server.server.log().contains("certificate: Revoked (addr=127.0.0.1:"));
+        old.ask(&[b"PING"], "+PONG\r\n");
+        // An outdated list still applies, also if it came without CONFIG SET.
+        server.set(&["tls-auto-reload-interval", "1"]).expect("an interval");
+        server.authority.revoke(&[&other], 2021);
+        wait_until("the new list is in use", || [lets_in(&server.client), lets_in(&other)] == [true, false]);
+        wait_until("its age is logged", || {
+            server.server.log().contains("The certificate revocation list of 'CN=an authority' in")
+        });
+        // The list of another authority says nothing about these certificates.
+        let elsewhere = Authority::new("another authority");
+        let foreign = elsewhere.revoke(&[&elsewhere.certify("stranger")], 2100);
+        server.set(&["tls-crl-file", text(&foreign)]).expect("a list");
+        assert!(lets_in(&server.client) && lets_in(&other));
+        let damaged = server.authority.data_dir.path().join("damaged.crl");
+        std::fs::write(&damaged, "-----BEGIN X509 CRL-----\nMAA=\n-----END X509 CRL-----\n").expect("a file");
+        for file in [Path::new("/nothing"), &server.authority.file(), &damaged] {
+            assert!(server.set(&["tls-crl-file", text(file)]).is_err());
+        }
+        assert!(server.server.log().contains("lists must be complete and of version 2"));
+        assert!(server.server.log().contains("Failed to load certificate revocation lists: /nothing: No such file"));
+        assert!(lets_in(&server.client));
+    });
+}
+
+#[test]
+fn a_session_is_not_resumed_after_revocation() {
+    let server = TlsServer::start(&[]);
+    for version in [&version::TLS12, &version::TLS13] {
+        server.set(&["tls-crl-file", ""]).expect("no list");
+        let mut config = server.config_of(Some(&server.client), &[version]);
+        config.resumption = Resumption::in_memory_sessions(4);
+        for _ in 0..2 {
+            server.connect_with(config.clone()).ask(&[b"PING"], "+PONG\r\n");
+        }
+        let list = server.authority.revoke(&[&server.client], 2100);
+        server.set(&["tls-crl-file", text(&list)]).expect("a list");
+        assert!(!server.connect_with(config).is_let_in(), "{version:?}");
+    }
+}
+
+#[test]
+fn revocation_applies_to_primaries_and_to_the_cluster_bus() {
+    let primary = TlsServer::start(&[]);
+    let bus_port = common::free_port();
+    let bus = bus_port.to_string();
+    let node = TlsServer::start(&["--cluster-enabled", "yes", "--tls-cluster", "yes", "--cluster-port", &bus]);
+    let replica = TlsServer::start(&["--tls-replication", "yes"]);
+    let list = primary.authority.revoke(&[&primary.client], 2100);
+    let ca = primary.authority.file();
+    let Identity { certificate, key, .. } = primary.authority.certify("third");
+    let client_files = ["tls-client-cert-file", text(&certificate), "tls-client-key-file", text(&key)];
+    let files = ["tls-ca-cert-file", text(&ca), "tls-crl-file", text(&list)];
+    replica.set(&[&files[..], &client_files].concat()).expect("files");
+    let port = primary.port.to_string();
+    let mut follower = replica.server.client();
+    let _: () = redis::cmd("REPLICAOF").arg("127.0.0.1").arg(&port).query(&mut follower).expect("a primary");
+    let is_up = || replica.info("replication", "master_link_status") == "up";
+    wait_until("the link is up", is_up);
+    // The list then names the primary, which reconnecting shows.
+    let Identity { certificate, key, .. } = &primary.client;
+    primary.set(&["tls-cert-file", text(certificate), "tls-key-file", text(key)]).expect("a pair");
+    let _: () = redis::cmd("REPLICAOF").arg("NO").arg("ONE").query(&mut follower).expect("no primary");
+    let _: () = redis::cmd("REPLICAOF").arg("127.0.0.1").arg(&port).query(&mut follower).expect("a primary");
+    wait_until("the certificate is refused", || replica.server.log().contains("certificate: Revoked"));
+    assert!(!is_up());
+    replica.set(&["tls-crl-file", ""]).expect("no list");
+    wait_until("the link is up again", is_up);
+    // The other node verifies certificates of the bus whatever `tls-auth-clients` says.
+    node.set(&["tls-auth-clients", "no"]).expect("a mode");
+    let joins = || {
+        let config = node.config_of(Some(&node.client), &[&version::TLS12]);
+        let name = ServerName::try_from("localhost").expect("a name");
+        let mut tls = ClientConnection::new(Arc::new(config), name).expect("a client");
+        let mut socket = TcpStream::connect(("127.0.0.1", bus_port)).expect("the bus");
+        socket.set_read_timeout(Some(WAIT_LIMIT)).expect("a timeout");
+        tls.complete_io(&mut socket).is_ok() && !tls.is_handshaking()
+    };
+    assert!(joins());
+    let list = node.authority.revoke(&[&node.client], 2100);
+    node.set(&["tls-crl-file", text(&list)]).expect("a list");
+    assert!(!joins());
 }
 
 #[test]
@@ -530,7 +658,7 @@ fn keys_migrate_over_tls_if_tls_cluster_is_set() {
     let target = TlsServer::start(&[]);
     let source = TlsServer::start(&["--tls-cluster", "yes"]);
     let ca = target.authority.file();
-    let Identity { certificate, key } = &target.client;
+    let Identity { certificate, key, .. } = &target.client;
     let files =
         ["tls-ca-cert-file", text(&ca), "tls-client-cert-file", text(certificate), "tls-client-key-file", text(key)];
     source.set(&files).expect("files");
@@ -599,7 +727,7 @@ fn a_replica_follows_over_tls() {
     let value = pattern(2 * MB);
     client.ask(&[b"SET", b"before", &value], "+OK\r\n");
     let ca = primary.authority.file();
-    let Identity { certificate, key } = &primary.client;
+    let Identity { certificate, key, .. } = &primary.client;
     let replica = TlsServer::start(&["--tls-replication", "yes"]);
     let client_files = ["tls-client-cert-file", text(certificate), "tls-client-key-file", text(key)];
     replica.set(&[&["tls-ca-cert-file", text(&ca)], &client_files[..]].concat()).expect("files");

@@ -155,6 +155,9 @@ impl Worker {
             }
             return;
         }
+        if self.number == 0 {
+            self.engine.forget_writable_replica_keys();
+        }
         // This cannot change within a batch: loading and becoming a replica begin under the global lock.
         if self.engine.enter() && !self.engine.is_data_external() {
             self.sweep(period);

@@ -1,8 +1,8 @@
 //! Sorts the elements.
 //!
 //! Equal numbers are ordered by their elements as strings, so that the result does not depend on the order of the
-//! source. Strings are compared byte by byte. Missing values precede all other strings, and count as zero among
-//! numbers.
+//! source. Strings are compared as the locale requires, but byte by byte if the result is stored. Missing values
+//! precede all other strings, and count as zero among numbers.
 
 use kvick_resp::format::parse_double;
 use kvick_store::Str;
@@ -10,20 +10,22 @@ use std::cmp::Ordering;
 
 use super::options::Request;
 use super::words::Words;
-use crate::context::{Context, Error};
+use crate::context::{Collation, Context, Error};
 
 /// The elements to return, in the requested order.
 pub fn sort(cx: &mut Context<'_>, request: &Request<'_>, elements: Words) -> Result<Words, Error> {
     let len = elements.len();
     let mut order: Vec<usize> = (0..len).collect();
     if request.alpha {
-        match values(cx, request, &elements) {
-            None => sort_indices(&mut order, request, |a, b| elements.get(a).cmp(elements.get(b))),
-            Some(values) => {
-                let value = |index: usize| values.there[index].then(|| values.words.get(index));
-                sort_indices(&mut order, request, |a, b| value(a).cmp(&value(b)));
-            }
-        }
+        let values = values(cx, request, &elements);
+        let words = values.as_ref().map_or(&elements, |values| &values.words);
+        let collation = cx.settings.collation.as_ref().filter(|_| request.store.is_none());
+        let keys = collation.map(|collation| sort_keys(words, &**collation));
+        let is_there = |index: usize| values.as_ref().is_none_or(|values| values.there[index]);
+        // Equal keys are of strings that differ only in what the locale ignores.
+        let rank =
+            |index: usize| is_there(index).then(|| (keys.as_ref().map(|keys| keys.get(index)), words.get(index)));
+        sort_indices(&mut order, request, |a, b| rank(a).cmp(&rank(b)));
     } else {
         let numbers = numbers(cx, request, &elements)?;
         sort_indices(&mut order, request, |a, b| {
@@ -36,6 +38,12 @@ pub fn sort(cx: &mut Context<'_>, request: &Request<'_>, elements: Words) -> Res
 
 fn sort_indices(order: &mut [usize], request: &Request<'_>, compare: impl Fn(usize, usize) -> Ordering) {
     order.sort_by(|a, b| if request.descending { compare(*b, *a) } else { compare(*a, *b) });
+}
+
+fn sort_keys(words: &Words, collation: &dyn Collation) -> Words {
+    let mut keys = Words::default();
+    words.iter().for_each(|word| keys.push(Str::Bytes(&collation.sort_key(word))));
+    keys
 }
 
 /// The values of the BY pattern, by element.

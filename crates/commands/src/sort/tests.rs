@@ -1,8 +1,10 @@
 //! Tests of SORT by its replies.
 
+use crate::context::Collation;
 use crate::testing::Bench;
 use crate::{hash, keys, list, set, sort, sorted_set, string};
 use kvick_resp::Version;
+use std::sync::Arc;
 
 fn bench() -> Bench {
     let mut bench = Bench::new(&[
@@ -63,6 +65,30 @@ fn numbers_and_strings_are_ordered_differently() {
         bench.run_words(&[b"RPUSH", b"bad", b"1", bad.as_bytes()]);
         assert_eq!(bench.run("SORT bad"), "-ERR One or more scores can't be converted into double", "{bad:?}");
     }
+}
+
+/// Ignores the case of letters.
+#[derive(Debug)]
+struct WithoutCase;
+
+impl Collation for WithoutCase {
+    fn sort_key(&self, text: &[u8]) -> Vec<u8> {
+        text.to_ascii_lowercase()
+    }
+}
+
+#[test]
+fn strings_are_compared_by_the_locale_unless_they_are_stored() {
+    let mut bench = bench();
+    bench.run("RPUSH names b B a C A");
+    bench.run("MSET w_a 1 w_b X w_B x w_A Y");
+    assert_eq!(sorted(&mut bench, "SORT names ALPHA"), "A B C a b");
+    bench.settings.collation = Some(Arc::new(WithoutCase));
+    assert_eq!(sorted(&mut bench, "SORT names ALPHA"), "A a B b C");
+    assert_eq!(sorted(&mut bench, "SORT_RO names ALPHA DESC"), "C b B a A");
+    assert_eq!(sorted(&mut bench, "SORT names BY w_* ALPHA"), "C a b B A");
+    assert_eq!(bench.run("SORT names ALPHA STORE stored"), ":5");
+    assert_eq!(sorted(&mut bench, "LRANGE stored 0 -1"), "A B C a b");
 }
 
 #[test]

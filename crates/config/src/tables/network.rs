@@ -21,7 +21,7 @@ theme! {
     TCP_BACKLOG: i32 = integer("tcp-backlog", 0, I32_MAX, 511).immutable().works();
     TCP_KEEPALIVE: u32 = integer("tcp-keepalive", 0, I32_MAX, 300).works();
     SOCKET_MARK_ID: u32 = integer("socket-mark-id", 0, U32_MAX, 0).immutable().works();
-    MPTCP: bool = boolean("mptcp", false).immutable();
+    MPTCP: bool = boolean("mptcp", false).immutable().works();
     RDMA_BIND: Addresses = special("rdma-bind", Special::Addresses).multi_arg().volatile().refused_at_runtime(NO_RDMA);
     RDMA_PORT: u16 = integer("rdma-port", 0, 65535, 0).refused_at_runtime(NO_RDMA);
     RDMA_RX_SIZE: u32 = integer("rdma-rx-size", 64 * KB, 16 * MB, MB).immutable();

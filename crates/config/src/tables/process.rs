@@ -22,7 +22,7 @@ theme! {
     PROC_TITLE_TEMPLATE: Text =
         text("proc-title-template", "{title} {listen-addr} {server-mode}").checked(checks::proc_title_template).works();
     EXTENDED_REDIS_COMPATIBILITY: bool = boolean("extended-redis-compatibility", false).works();
-    LOCALE_COLLATE: Text = text("locale-collate", "");
+    LOCALE_COLLATE: Text = text("locale-collate", "").checked(checks::locale).works();
     IGNORE_WARNINGS: Text = text("ignore-warnings", "");
     HASH_SEED: Option<Text> = optional("hash-seed").immutable().checked(checks::hash_seed).works();
 

@@ -32,7 +32,7 @@ theme! {
         integer("repl-ping-replica-period", 1, I32_MAX, 10).alias("repl-ping-slave-period").works();
     REPL_TIMEOUT: u32 = integer("repl-timeout", 1, I32_MAX, 60).works();
     REPL_DISABLE_TCP_NODELAY: bool = boolean("repl-disable-tcp-nodelay", false).works();
-    REPL_MPTCP: bool = boolean("repl-mptcp", false).immutable();
+    REPL_MPTCP: bool = boolean("repl-mptcp", false).immutable().works();
     REPL_BACKLOG_SIZE: u64 =
         memory("repl-backlog-size", 1, I64_MAX, 10 * MB).checked(checks::repl_backlog_size).works();
     REPL_BACKLOG_TTL: u64 = integer("repl-backlog-ttl", 0, I64_MAX, 3600).works();

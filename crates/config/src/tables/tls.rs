@@ -19,6 +19,7 @@ theme! {
     TLS_DH_PARAMS_FILE: Option<Text> = optional("tls-dh-params-file").volatile();
     TLS_CA_CERT_FILE: Option<Text> = optional("tls-ca-cert-file").volatile().works();
     TLS_CA_CERT_DIR: Option<Text> = optional("tls-ca-cert-dir").volatile().works();
+    TLS_CRL_FILE: Option<Text> = optional("tls-crl-file").volatile().works();
     TLS_AUTH_CLIENTS: TlsAuthClients = word("tls-auth-clients", TlsAuthClients::Yes as u8).works();
     TLS_AUTH_CLIENTS_USER: TlsAuthClientsUser = word("tls-auth-clients-user", TlsAuthClientsUser::Off as u8).works();
     TLS_PROTOCOLS: Option<Text> = optional("tls-protocols").works();

@@ -1,6 +1,9 @@
-//! Fields that the server reads from certificates itself: serial number and expiry, for INFO, and user names.
+//! Fields that the server reads from certificates itself: serial number and expiry, for INFO, and user names; and from
+//! certificate revocation lists, for the log.
 
+use std::time::SystemTime;
 use x509_cert::Certificate;
+use x509_cert::crl::CertificateList;
 use x509_cert::der::Decode;
 use x509_cert::der::asn1::ObjectIdentifier;
 use x509_cert::ext::pkix::SubjectAltName;
@@ -55,6 +58,17 @@ pub fn uris(der: &[u8]) -> Vec<Vec<u8>> {
         _ => None,
     });
     uris.filter(|uri| !uri.is_empty() && !uri.contains(&0)).collect()
+}
+
+/// Whether the next edition of a certificate revocation list was due before `now`.
+pub fn is_outdated(list: &[u8], now: SystemTime) -> bool {
+    let next = <CertificateList>::from_der(list).ok().and_then(|list| list.tbs_cert_list.next_update);
+    next.is_some_and(|next| next.to_system_time() < now)
+}
+
+/// The name of the authority that issued a certificate revocation list.
+pub fn list_issuer(list: &[u8]) -> Option<String> {
+    Some(<CertificateList>::from_der(list).ok()?.tbs_cert_list.issuer.to_string())
 }
 
 #[cfg(test)]

@@ -3,14 +3,20 @@
 //! All are PEM. A key may be PKCS#8, encrypted or not, or an unencrypted key in the older RSA or elliptic curve
 //! formats.
 
+use super::certificate;
 use super::error::TlsError;
 use super::settings::{Identity, Settings};
+use kvick_runtime::logging;
 use pkcs8::EncryptedPrivateKeyInfoRef;
 use pkcs8::der::SecretDocument;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use sha1::{Digest, Sha1};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// How errors about certificate revocation lists begin in the log.
+pub const CRL_FAILURE: &str = "Failed to load certificate revocation lists";
 
 /// Files read together, so that certificates and keys match.
 pub struct Files {
@@ -20,6 +26,8 @@ pub struct Files {
     pub client: Option<IdentityFiles>,
     /// Trusted certificates: those of the file, then those of the directory.
     pub authorities: Vec<PemFile>,
+    /// Certificate revocation lists.
+    revocations: Option<PemFile>,
 }
 
 /// The contents of a file.
@@ -45,11 +53,32 @@ impl Files {
         if let Some(dir) = &settings.ca_dir {
             read_ca_dir(dir, &mut authorities)?;
         }
+        let revocations = settings.crl_file.as_ref().map(|path| read(path, CRL_FAILURE)).transpose()?;
         Ok(Files {
             server: IdentityFiles::read(&settings.server)?,
             client: settings.has_client_identity.then(|| IdentityFiles::read(&settings.client)).transpose()?,
             authorities,
+            revocations,
         })
+    }
+
+    /// The certificate revocation lists: none without a file of them, otherwise at least one. The log warns of those
+    /// that their authority should have replaced by now.
+    pub fn revocation_lists(&self) -> Result<Vec<CertificateRevocationListDer<'static>>, TlsError> {
+        let Some(PemFile { path, bytes }) = &self.revocations else { return Ok(Vec::new()) };
+        let lists: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(bytes).collect();
+        let lists = lists.map_err(|error| failed(CRL_FAILURE, path, &error.to_string()))?;
+        if lists.is_empty() {
+            return Err(failed(CRL_FAILURE, path, "there is none in it"));
+        }
+        for outdated in lists.iter().filter(|list| certificate::is_outdated(list, SystemTime::now())) {
+            let issuer = certificate::list_issuer(outdated).unwrap_or_default();
+            logging::warning(format_args!(
+                "The certificate revocation list of '{issuer}' in {} is outdated, but still applies",
+                path.display()
+            ));
+        }
+        Ok(lists)
     }
 
     /// A hash of the contents, to detect changes.
@@ -57,7 +86,7 @@ impl Files {
         let identities = [Some(&self.server), self.client.as_ref()];
         let own = identities.into_iter().flatten().flat_map(|files| [&files.certificates, &files.key]);
         let mut digest = Sha1::new();
-        for PemFile { path, bytes } in own.chain(&self.authorities) {
+        for PemFile { path, bytes } in own.chain(&self.authorities).chain(&self.revocations) {
             let path = path.as_os_str().as_encoded_bytes();
             for part in [path, bytes] {
                 digest.update((part.len() as u64).to_le_bytes());

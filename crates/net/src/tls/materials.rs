@@ -6,13 +6,12 @@ use super::files::{Files, IdentityFiles};
 use super::sessions::Sessions;
 use super::settings::{Identity, Settings};
 use super::suites;
-use super::trust::AnyName;
+use super::trust::Trust;
 use kvick_config::words::TlsAuthClients;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use rustls::server::danger::ClientCertVerifier;
-use rustls::server::{NoServerSessionStorage, StoresServerSessions, WebPkiClientVerifier};
+use rustls::server::{NoServerSessionStorage, StoresServerSessions};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, Error, InconsistentKeys, RootCertStore, ServerConfig, SupportedProtocolVersion};
 use std::io;
@@ -64,16 +63,17 @@ impl Materials {
         let versions = suites::versions(&settings)?;
         let provider = Arc::new(suites::provider(&settings)?);
         let (roots, authorities) = trusted(files);
+        let trust = Trust { roots, revoked: files.revocation_lists()? };
         let server = assemble(&provider, &files.server, &settings.server)?;
         let client = files.client.as_ref().map(|files| assemble(&provider, files, &settings.client)).transpose()?;
         let client_key = client.as_ref().map_or(&server, |own| own).key.clone();
         let accepting = |auth_clients| {
-            acceptor(&settings, auth_clients, &provider, &versions, &roots, server.key.clone()).map(Arc::new)
+            acceptor(&settings, auth_clients, &provider, &versions, &trust, server.key.clone()).map(Arc::new)
         };
         Ok(Materials {
             acceptor: accepting(settings.auth_clients)?,
             bus_acceptor: has_authorities.then(|| accepting(TlsAuthClients::Yes)).transpose()?,
-            connector: Arc::new(connector(&provider, &versions, roots, client_key)?),
+            connector: Arc::new(connector(&provider, &versions, &trust, client_key)?),
             server: server.summary,
             client: client.and_then(|client| client.summary),
             authorities,
@@ -123,14 +123,16 @@ fn acceptor(
     auth_clients: TlsAuthClients,
     provider: &Arc<CryptoProvider>,
     versions: &[&'static SupportedProtocolVersion],
-    roots: &Arc<RootCertStore>,
+    trust: &Trust,
     key: Arc<SingleCertAndKey>,
 ) -> Result<ServerConfig, TlsError> {
     let builder =
         ServerConfig::builder_with_provider(provider.clone()).with_protocol_versions(versions).map_err(unfit)?;
     let builder = match auth_clients {
         TlsAuthClients::No => builder.with_no_client_auth(),
-        wanted => builder.with_client_cert_verifier(verifier(provider, roots, wanted == TlsAuthClients::Optional)?),
+        wanted => {
+            builder.with_client_cert_verifier(trust.client_verifier(provider, wanted == TlsAuthClients::Optional)?)
+        }
     };
     let mut config = builder.with_cert_resolver(key);
     config.ignore_client_order = settings.prefers_own_order;
@@ -143,28 +145,15 @@ fn acceptor(
     Ok(config)
 }
 
-fn verifier(
-    provider: &Arc<CryptoProvider>,
-    roots: &Arc<RootCertStore>,
-    optional: bool,
-) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
-    let builder = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone());
-    let builder = if optional { builder.allow_unauthenticated() } else { builder };
-    builder
-        .build()
-        .map_err(|error| TlsError::new(format!("Failed to configure CA certificate(s) file/directory: {error}")))
-}
-
 fn connector(
     provider: &Arc<CryptoProvider>,
     versions: &[&'static SupportedProtocolVersion],
-    roots: Arc<RootCertStore>,
+    trust: &Trust,
     key: Arc<SingleCertAndKey>,
 ) -> Result<ClientConfig, TlsError> {
     let builder =
         ClientConfig::builder_with_provider(provider.clone()).with_protocol_versions(versions).map_err(unfit)?;
-    let algorithms = provider.signature_verification_algorithms;
-    let verifier = Arc::new(AnyName { roots, algorithms });
+    let verifier = trust.server_verifier(provider)?;
     Ok(builder.dangerous().with_custom_certificate_verifier(verifier).with_client_cert_resolver(key))
 }
 

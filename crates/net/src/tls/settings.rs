@@ -24,6 +24,8 @@ pub struct Settings {
     pub ca_file: Option<PathBuf>,
     /// A directory of trusted certificates, in files named by hashes of their subjects.
     pub ca_dir: Option<PathBuf>,
+    /// A file of certificate revocation lists.
+    pub crl_file: Option<PathBuf>,
     /// Whether clients must present certificates.
     pub auth_clients: TlsAuthClients,
     /// Protocol versions; `None` for all supported ones.
@@ -87,6 +89,7 @@ impl Settings {
             has_client_identity,
             ca_file: path(tls::TLS_CA_CERT_FILE),
             ca_dir: path(tls::TLS_CA_CERT_DIR),
+            crl_file: path(tls::TLS_CRL_FILE),
             auth_clients: values.read(tls::TLS_AUTH_CLIENTS),
             protocols: values.read(tls::TLS_PROTOCOLS),
             ciphers: values.read(tls::TLS_CIPHERS),

@@ -15,7 +15,8 @@
 //! no command has touched it since it was packed, or if its value packs into the same bytes again and its expiry is the
 //! same. Otherwise it is packed again and sent with REPLACE, or with DEL if it was deleted, up to [`ATTEMPTS_MAX`]
 //! times; in cluster mode, writes to their slot are held during the last ones. After that the client receives an error,
-//! and the key stays here alone. This does not depend on whether the client is still connected.
+//! and the key stays here alone. If the target does not accept a later value, the earlier one is deleted there. This
+//! does not depend on whether the client is still connected.
 //!
 //! Sockets are cached for later requests: see [`sockets`]. Concurrent requests for the same key are coordinated: see
 //! [`active_keys`].

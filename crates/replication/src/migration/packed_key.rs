@@ -1,10 +1,11 @@
 //! A packed key, and its fate after it has arrived.
 
 use super::active_keys::ActiveKeys;
-use super::{ATTEMPTS_MAX, MigrationJob};
+use super::{ATTEMPTS_MAX, MigrationJob, Request};
 use kvick_commands::context::Error;
 use kvick_rdb::{ValueRef, WriteOptions};
 use kvick_resp::Reply;
+use kvick_runtime::logging;
 use kvick_store::{Db, EventClass};
 use std::collections::HashSet;
 
@@ -20,6 +21,10 @@ pub struct PackedKey {
     pub replace: bool,
     /// Whether the request names it a second time: the first occurrence decides.
     pub is_duplicate: bool,
+    /// Whether the target has accepted an earlier value of it.
+    pub is_resent: bool,
+    /// Whether this deletes such an earlier value, because a later one did not arrive and the key stays here.
+    pub is_withdrawn: bool,
     /// Whether the target has accepted it.
     pub arrived: bool,
 }
@@ -27,7 +32,16 @@ pub struct PackedKey {
 impl PackedKey {
     /// Deletes a key on the target.
     fn deletion(key: Box<[u8]>) -> PackedKey {
-        PackedKey { key, payload: None, expiry_ms: None, replace: true, is_duplicate: false, arrived: false }
+        PackedKey {
+            key,
+            payload: None,
+            expiry_ms: None,
+            replace: true,
+            is_duplicate: false,
+            is_resent: true,
+            is_withdrawn: false,
+            arrived: false,
+        }
     }
 }
 
@@ -63,7 +77,16 @@ fn pack_key(
     kvick_rdb::dump(ValueRef::from(entry), options, &mut payload)
         .map_err(|error| Error::new(format!("ERR {error}")))?;
     let (payload, expiry_ms) = (Some(payload), entry.expiry());
-    Ok(Some(PackedKey { key: key.into(), payload, expiry_ms, replace, is_duplicate: false, arrived: false }))
+    Ok(Some(PackedKey {
+        key: key.into(),
+        payload,
+        expiry_ms,
+        replace,
+        is_duplicate: false,
+        is_resent: false,
+        is_withdrawn: false,
+        arrived: false,
+    }))
 }
 
 /// Deletes the arrived keys that have not changed, and leaves in the job those that must be sent again. The caller
@@ -78,7 +101,15 @@ pub fn delete_migrated(job: &mut MigrationJob, active_keys: &ActiveKeys, db: &mu
     let mut deleted: Vec<Box<[u8]>> = Vec::new();
     for packed_key in packed_keys.into_iter().filter(|packed_key| !packed_key.is_duplicate) {
         let moved_by_another = active_keys.is_moved(job.db, &packed_key.key);
-        let change = if packed_key.arrived {
+        if !packed_key.arrived && packed_key.is_resent {
+            if !packed_key.is_withdrawn {
+                job.packed_keys.push(PackedKey { is_withdrawn: true, ..PackedKey::deletion(packed_key.key) });
+                continue;
+            }
+            let Request { host, port, .. } = &job.request;
+            logging::warning(format_args!("MIGRATE could not delete an outdated value on the target {host}:{port}"));
+        }
+        let change = if packed_key.arrived && !packed_key.is_withdrawn {
             change_since(db, &packed_key, touched, moved_by_another, job.compress)
         } else {
             Ok(Change::Keep)
@@ -96,7 +127,7 @@ pub fn delete_migrated(job: &mut MigrationJob, active_keys: &ActiveKeys, db: &mu
                 false
             }
             Ok(Change::ChangedTo(changed)) => {
-                job.packed_keys.push(changed);
+                job.packed_keys.push(PackedKey { is_resent: true, ..changed });
                 continue;
             }
             Ok(Change::Keep) => false,

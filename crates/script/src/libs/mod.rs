@@ -4,6 +4,7 @@ mod bit;
 pub(crate) mod check;
 pub(crate) mod cjson;
 mod cmsgpack;
+pub(crate) mod patterns;
 mod random;
 mod structs;
 
@@ -19,5 +20,6 @@ pub(crate) fn install(lua: Lua<'_>, global: i32) {
     lua.raw_set_field(global, "cmsgpack");
     structs::install(lua);
     lua.raw_set_field(global, "struct");
+    patterns::install(lua, global);
     random::install(lua, global);
 }

@@ -53,10 +53,8 @@ pub(super) unsafe extern "C-unwind" fn hook(raw: *mut ffi::lua_State, record: *m
     let lua = Lua { raw: unsafe { NonNull::new_unchecked(raw) }, life: PhantomData };
     // SAFETY: Lua passes a record with the event, and the line if the event is a line.
     let (event, line) = unsafe { ((*record).event, (*record).currentline) };
-    let hooks = lua.shared().hooks;
-    let outcome = if event == ffi::LUA_HOOKLINE { (hooks.at_line)(lua, line) } else { (hooks.check_interrupt)(lua) };
+    let outcome = if event == ffi::LUA_HOOKLINE { lua.stop_at_line(line) } else { lua.check_interrupt() };
     if outcome.is_err() {
-        lua.check_every_instruction();
         // SAFETY: as in `enter`.
         unsafe { ffi::lua_error(raw) }
     }

@@ -16,6 +16,7 @@
 //! * **No Lua code runs inside a method unless its documentation says so.** Tables are accessed raw, and there are no
 //!   finalizers: scripts cannot create any.
 
+pub(crate) mod buffer;
 mod dump;
 mod function;
 mod heap;
@@ -477,6 +478,14 @@ impl<'a> Lua<'a> {
         unsafe { ffi::lua_rawget_(self.raw.as_ptr(), index) }
     }
 
+    /// Replaces the key on the top of the stack by its value in the table at `index`, as `table[key]` does. May fail;
+    /// runs Lua code.
+    pub(crate) fn get(self, index: i32) {
+        self.check_table(index);
+        // SAFETY: it is a table.
+        unsafe { ffi::lua_gettable(self.raw.as_ptr(), index) };
+    }
+
     /// Pushes item `n` of the table at `index`.
     #[inline]
     pub(crate) fn raw_get_item(self, index: i32, n: i32) {
@@ -614,6 +623,14 @@ impl<'a> Lua<'a> {
         if status == ffi::LUA_OK { Ok(()) } else { Err(Failed) }
     }
 
+    /// Calls the function below its `args` arguments on the top of the stack, pops them all, and pushes `results`
+    /// results. May fail; runs Lua code.
+    pub(crate) fn call(self, args: i32, results: i32) {
+        debug_assert!(args < self.top());
+        // SAFETY: there are that many values; by the rules, a jump has nothing to drop.
+        unsafe { ffi::lua_call(self.raw.as_ptr(), args, results) }
+    }
+
     /// Pushes the position of the function at `level` as `name:line: `, or an empty string. Level 0 is the running
     /// function, 1 its caller. May fail.
     pub(crate) fn push_where(self, level: i32) {
@@ -718,6 +735,16 @@ impl<'a> Lua<'a> {
     /// Like [`watch`](Self::watch), and also calls the debugger before every line.
     pub(crate) fn watch_lines(self) {
         self.set_hook(ffi::LUA_MASKCOUNT | ffi::LUA_MASKLINE, HOOK_PERIOD);
+    }
+
+    /// What the hook does periodically, for functions that run long without it.
+    pub(crate) fn check_interrupt(self) -> Result<(), Raise> {
+        (self.shared().hooks.check_interrupt)(self).inspect_err(|_| self.check_every_instruction())
+    }
+
+    /// Calls the debugger before a line.
+    fn stop_at_line(self, line: i32) -> Result<(), Raise> {
+        (self.shared().hooks.at_line)(self, line).inspect_err(|_| self.check_every_instruction())
     }
 
     /// Checks at every instruction of this thread and of the main one, so that a script that must end cannot catch the

@@ -13,6 +13,7 @@ use super::{Lua, NativeFunction, Raise};
 use crate::Host;
 use crate::debugger::session::Debugger;
 use crate::library::spec::FunctionSpec;
+use crate::libs::patterns::Choice;
 use crate::random::Random;
 
 /// The Rust data of a Lua state. Its address does not change.
@@ -62,6 +63,8 @@ pub(crate) struct State {
     pub(crate) text: Vec<u8>,
     /// The nesting levels of the value that a library is processing.
     pub(crate) levels: Vec<Level>,
+    /// The choices of the search that is running.
+    pub(crate) choices: Vec<Choice>,
     /// Buffer for messages.
     pub(crate) message: Message,
 }
@@ -93,8 +96,7 @@ pub(crate) struct Level {
     pub(crate) len: usize,
 }
 
-/// The functions of the standard library that Rust functions replace: those that would reveal protected tables, and
-/// those whose arguments must be restricted.
+/// The functions of the standard library that Rust functions replace: those that would reveal protected tables.
 #[derive(Clone, Copy)]
 pub(crate) struct Originals {
     pub(crate) get_metatable: NativeFunction,
@@ -104,10 +106,6 @@ pub(crate) struct Originals {
     pub(crate) next: NativeFunction,
     pub(crate) table_insert: NativeFunction,
     pub(crate) table_foreach: NativeFunction,
-    pub(crate) string_find: NativeFunction,
-    pub(crate) string_match: NativeFunction,
-    pub(crate) string_gmatch: NativeFunction,
-    pub(crate) string_gsub: NativeFunction,
 }
 
 impl State {
@@ -124,6 +122,7 @@ impl State {
             reply: Vec::with_capacity(BUFFER_MIN),
             text: Vec::with_capacity(BUFFER_MIN),
             levels: Vec::new(),
+            choices: Vec::new(),
             message: Message::default(),
         }
     }

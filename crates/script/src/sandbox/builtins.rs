@@ -2,7 +2,6 @@
 //! would harm the process.
 
 use super::protect::{is_protected, push_mark, readonly, unwrap_protected};
-use super::text;
 use crate::libs::check;
 use crate::lua::shared::Originals;
 use crate::lua::{Lua, NativeFunction, Results, Type, UPVALUE, c_text};
@@ -28,10 +27,6 @@ pub(super) fn install(lua: Lua<'_>, global: i32) {
     lua.raw_get_field(global, "table");
     lua.add_function("insert", table_insert);
     lua.add_function("foreach", table_foreach);
-    lua.pop(1);
-
-    lua.raw_get_field(global, "string");
-    text::install(lua);
     lua.pop(1);
 
     // Of the library `os`, scripts can use only `clock`, the CPU time used.
@@ -60,15 +55,11 @@ fn originals(lua: Lua<'_>, global: i32) -> Originals {
         next: find("next"),
         table_insert: find("table.insert"),
         table_foreach: find("table.foreach"),
-        string_find: find("string.find"),
-        string_match: find("string.match"),
-        string_gmatch: find("string.gmatch"),
-        string_gsub: find("string.gsub"),
     }
 }
 
 /// Continues as a function of the standard library.
-pub(super) fn tail_call_original(lua: Lua<'_>, which: impl Fn(&Originals) -> NativeFunction) -> Results {
+fn tail_call_original(lua: Lua<'_>, which: impl Fn(&Originals) -> NativeFunction) -> Results {
     match &lua.state().originals {
         Some(originals) => {
             let function = which(originals);

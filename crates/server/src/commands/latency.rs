@@ -1,10 +1,12 @@
 //! LATENCY: slow events, and the latencies of commands.
 
+mod doctor;
+
 use super::help;
+use doctor::Circumstances;
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Command, Flags, Group, Spec};
 use kvick_commands::table::CommandInfo;
-use kvick_config::tables::{logging, process};
 use kvick_core::latency::{Sample, Series, graph};
 use kvick_engine::services::Services;
 use kvick_engine::session::{Session, SessionHandler};
@@ -16,8 +18,6 @@ pub static COMMANDS: &[Command<SessionHandler>] = &[LATENCY];
 
 const ADMIN: &[Flags] = &[Flags::ADMIN, Flags::NOSCRIPT, Flags::LOADING, Flags::STALE];
 const TIPS: &[&str] = &["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"];
-/// A sufficient rate of background passes for expiry.
-const HZ_SUFFICIENT: u32 = 100;
 
 /// LATENCY
 pub const LATENCY: Command<SessionHandler> = Command::container(
@@ -64,7 +64,7 @@ pub const LATENCY: Command<SessionHandler> = Command::container(
                 .flags(ADMIN)
                 .doc(Group::Server, "2.8.13", "O(1)", "Returns a latency analysis report.")
                 .tips(TIPS),
-            doctor,
+            diagnose,
         ),
         Command::new(
             Spec::new("histogram", -2)
@@ -131,69 +131,11 @@ fn draw(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-fn doctor(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
-    let text = diagnosis(cx.server, cx.now_ms / 1000);
+fn diagnose(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
+    let circumstances = Circumstances::of(&cx.server.config.values());
+    let text = doctor::report(&cx.server.latency.all(), &circumstances, cx.now_ms / 1000);
     cx.reply.verbatim(text.as_bytes(), "txt");
     Ok(())
-}
-
-/// The slow events, with advice.
-fn diagnosis(server: &Services, now: i64) -> String {
-    let (all, values) = (server.latency.all(), server.config.values());
-    let threshold_ms = values.read(logging::LATENCY_MONITOR_THRESHOLD);
-    if all.is_empty() {
-        return if threshold_ms == 0 {
-            "Latency monitoring is disabled. Run \"CONFIG SET latency-monitor-threshold <milliseconds>\" to enable \
-             it.\n"
-                .into()
-        } else {
-            "No latency spikes were observed.\n".into()
-        };
-    }
-    let mut report = "Latency spikes were observed.\n\n".to_owned();
-    for (number, (event, series)) in all.iter().enumerate() {
-        let summary = series.summary(now);
-        report += &format!(
-            "{}. {event}: {} latency spikes (average {} ms, mean deviation {} ms, period {:.2} s). The longest \
-             took {} ms.\n",
-            number + 1,
-            series.samples.len(),
-            summary.average_ms,
-            summary.deviation_ms,
-            summary.period_s,
-            series.max_ms
-        );
-    }
-    let seen = |event: &str| all.contains_key(event);
-    let slow_us = values.read(logging::COMMANDLOG_EXECUTION_SLOWER_THAN);
-    let records = slow_us >= 0 && values.read(logging::COMMANDLOG_SLOW_EXECUTION_MAX_LEN) > 0;
-    let record_all = format!(
-        "The slow log does not record all of these commands. Run \"CONFIG SET slowlog-log-slower-than {}\" to record \
-         them.",
-        threshold_ms.saturating_mul(1000)
-    );
-    let advice = [
-        (seen("command") && (!records || slow_us / 1000 > threshold_ms as i64), record_all.as_str()),
-        (seen("command"), "The slow log shows which commands were slow: see SLOWLOG GET."),
-        (
-            seen("fast-command"),
-            "Fast commands were slow, so the process does not get enough CPU time. Check for other processes on this \
-             machine and other guests of the host. valkey-cli --intrinsic-latency measures their effect.",
-        ),
-        (
-            seen("expire-cycle") && values.read(process::HZ) < HZ_SUFFICIENT,
-            "Cycles of active expiry are long. Run \"CONFIG SET hz 100\" to spread the work.",
-        ),
-        (
-            seen("command") || seen("expire-cycle"),
-            "Deleting large values may be slow. Use smaller values, UNLINK, or the lazyfree settings.",
-        ),
-    ];
-    report += "\nAdvice:\n";
-    for (_, text) in advice.iter().filter(|(applies, _)| *applies) {
-        report += &format!("\n- {text}\n");
-    }
-    report
 }
 
 fn histogram(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {

@@ -5,7 +5,7 @@ use kvick_commands::spec::{Arg, Command, Flags, Group, Spec};
 use kvick_config::tables::process;
 use kvick_engine::session::{Session, SessionHandler};
 use kvick_resp::Args;
-use kvick_resp::format::parse_i64;
+use kvick_resp::format::{parse_double, parse_i64};
 use kvick_runtime::version;
 
 /// The family.
@@ -16,7 +16,7 @@ const COLUMNS_MAX: i64 = 160;
 const ROWS: i64 = 16;
 const ROWS_MAX: i64 = 80;
 
-/// `LOLWUT [VERSION version] [columns [rows]]`
+/// `LOLWUT [VERSION version] [numbers]`
 pub const LOLWUT: Command<SessionHandler> = Command::new(
     Spec::new("lolwut", -1)
         .flags(&[Flags::READONLY, Flags::FAST])
@@ -26,21 +26,43 @@ pub const LOLWUT: Command<SessionHandler> = Command::new(
 );
 
 fn lolwut(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
-    let has_version = args.len() >= 3 && args[1].eq_ignore_ascii_case(b"version");
-    if has_version {
-        // Earlier versions drew other pictures; there is only one here.
-        parse_i64(&args[2]).ok_or(Error::NOT_INTEGER)?;
-    }
-    let sizes = args.slice_from(if has_version { 3 } else { 1 });
-    let size = |index: usize, default: i64, max: i64| match sizes.get(index) {
-        None => Ok(default),
-        Some(text) => parse_i64(text).map(|size| size.clamp(1, max)).ok_or(Error::NOT_INTEGER),
+    let mut art = match size(args)? {
+        Some((columns, rows)) => draw_maze(columns, rows, kvick_runtime::clock::unix_us() as u64),
+        None => String::new(),
     };
-    let (columns, rows) = (size(0, COLUMNS, COLUMNS_MAX)?, size(1, ROWS, ROWS_MAX)?);
-    let mut art = draw_maze(columns, rows, kvick_runtime::clock::unix_us() as u64);
     art += &signature(cx.server.config.read(process::EXTENDED_REDIS_COMPATIBILITY));
     cx.reply.verbatim(art.as_bytes(), "txt");
     Ok(())
+}
+
+/// The columns and rows of the picture, if the version has one. Versions 5, 6 and 9 of the reference draw different
+/// pictures, and take different numbers; here there is one picture.
+fn size(args: Args<'_>) -> Result<Option<(i64, i64)>, Error> {
+    let integer = |text: &[u8]| parse_i64(text).ok_or(Error::NOT_INTEGER);
+    let version = match args.get(1) {
+        Some(word) if args.len() >= 3 && word.eq_ignore_ascii_case(b"version") => Some(integer(&args[2])?),
+        _ => None,
+    };
+    let numbers = args.slice_from(if version.is_some() { 3 } else { 1 });
+    // The first digit decides in the reference.
+    let digits = (version.unwrap_or(9) as u32).to_string();
+    let integers = match digits.as_bytes() {
+        b"5" => 3,
+        b"6" => 2,
+        [b'9', ..] if matches!(numbers.len(), 0 | 2 | 4) => 2,
+        [b'9', ..] => {
+            return Err(Error::text("ERR Syntax error. Use: LOLWUT [columns rows] [real imaginary]"));
+        }
+        _ => return Ok(None),
+    };
+    let mut sizes = [COLUMNS, ROWS, 0];
+    for (size, text) in sizes[..integers].iter_mut().zip(numbers.iter()) {
+        *size = integer(text)?;
+    }
+    if digits.starts_with('9') && (2..numbers.len()).any(|index| parse_double(&numbers[index]).is_none()) {
+        return Err(Error::text("ERR value is not a valid float"));
+    }
+    Ok(Some((sizes[0].clamp(1, COLUMNS_MAX), sizes[1].clamp(1, ROWS_MAX))))
 }
 
 /// The line below the picture. Clients look for the reference's name and version in it.
@@ -78,6 +100,37 @@ mod tests {
         assert!(art.lines().all(|line| line.chars().count() == 40));
         assert!(art.contains('╱') && art.contains('╲'));
         assert_ne!(art, draw_maze(40, 10, 8));
+    }
+
+    #[test]
+    fn numbers_are_those_of_the_version() {
+        let size_of = |words: &str| {
+            let words: Vec<&str> = words.split(' ').collect();
+            size(kvick_resp::OwnedArgs::new(&words).args()).map_err(|error| error.to_string())
+        };
+        const SYNTAX: &str = "ERR Syntax error. Use: LOLWUT [columns rows] [real imaginary]";
+        const NOT_INTEGER: &str = "ERR value is not an integer or out of range";
+        for (words, expected) in [
+            ("lolwut", Ok(Some((COLUMNS, ROWS)))),
+            ("lolwut 10 20", Ok(Some((10, 20)))),
+            ("lolwut 1000 0 0.5 -1e3", Ok(Some((COLUMNS_MAX, 1)))),
+            ("lolwut version", Err(SYNTAX)),
+            ("lolwut 10", Err(SYNTAX)),
+            ("lolwut 10 20 0.5", Err(SYNTAX)),
+            ("lolwut 1 2 3 4 5", Err(SYNTAX)),
+            ("lolwut 10 x", Err(NOT_INTEGER)),
+            ("lolwut 10 20 0 x", Err("ERR value is not a valid float")),
+            ("lolwut version x", Err(NOT_INTEGER)),
+            ("lolwut VERSION 99999999999999999999", Err(NOT_INTEGER)),
+            ("lolwut version 9 10", Err(SYNTAX)),
+            ("lolwut version 5 10", Ok(Some((10, ROWS)))),
+            ("lolwut version 5 10 20 x", Err(NOT_INTEGER)),
+            ("lolwut version 6 10 20 x", Ok(Some((10, 20)))),
+            ("lolwut version 7 x", Ok(None)),
+            ("lolwut version -1", Ok(None)),
+        ] {
+            assert_eq!(size_of(words), expected.map_err(str::to_string), "{words}");
+        }
     }
 
     #[test]

@@ -21,6 +21,10 @@ const EMPTY_BYTES_MAX: usize = 5 << 20;
 const OVERHEAD_BYTES_MIN: i64 = 10 << 20;
 /// Acceptable average memory per client, in bytes.
 const CLIENT_MAX: usize = 200 << 10;
+/// Acceptable memory of all replicas' connections, in bytes.
+const REPLICAS_MAX: usize = 10 << 20;
+/// Acceptable number of cached scripts.
+const SCRIPTS_MAX: usize = 1_000;
 
 /// MEMORY
 pub const MEMORY: Command<SessionHandler> = Command::container(
@@ -206,13 +210,13 @@ fn figures(overview: &Overview, [scripts, libraries]: [usize; 2]) -> (Figures, F
 
 fn doctor(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     let overview = Overview::of(cx.server);
-    let text = diagnosis(&overview, cx.server.clients.count());
+    let text = diagnosis(&overview, cx.server.scripting.scripts.lock().len());
     cx.reply.verbatim(text.as_bytes(), "txt");
     Ok(())
 }
 
 /// Diagnoses memory use, with the reference's limits.
-fn diagnosis(overview: &Overview, clients: usize) -> String {
+fn diagnosis(overview: &Overview, scripts: usize) -> String {
     let allocated = overview.figures.used;
     if allocated < EMPTY_BYTES_MAX {
         return "The data set is too small for a diagnosis. Run MEMORY DOCTOR again when the server has more data.\n"
@@ -244,9 +248,19 @@ fn diagnosis(overview: &Overview, clients: usize) -> String {
             "Overhead: over 10% of the memory of the process was not allocated by the allocator.",
         ),
         (
-            overview.clients / clients.max(1) > CLIENT_MAX,
+            overview.clients / overview.clients_count.max(1) > CLIENT_MAX,
             "Clients: their buffers take more than 200 KB each on average. The usual reasons are unread replies and \
              large pipelines. CLIENT LIST shows the buffers of each client.",
+        ),
+        (
+            overview.replicas > REPLICAS_MAX,
+            "Replicas: their buffers take more than 10 MB, so a replica or its network is slower than the writes. INFO \
+             replication shows their lag, and CLIENT LIST their buffers.",
+        ),
+        (
+            scripts > SCRIPTS_MAX,
+            "Scripts: more than 1000 scripts are cached. The usual reason is values in the text of scripts; pass them \
+             as KEYS and ARGV. SCRIPT FLUSH empties the cache.",
         ),
     ];
     let findings: Vec<&str> = findings.iter().filter(|(found, _)| *found).map(|(_, text)| *text).collect();
@@ -299,6 +313,7 @@ mod tests {
             peak,
             startup: 1 << 20,
             clients: 1000,
+            clients_count: 1,
             replicas: 0,
             slot_imports: 0,
             slot_exports: 0,
@@ -324,13 +339,14 @@ mod tests {
 
     #[test]
     fn the_doctor_finds_what_is_wrong_and_nothing_else() {
-        assert!(diagnosis(&overview(Figures { used: MB, allocated: MB, ..healthy() }, MB), 1).contains("too small"));
-        assert!(diagnosis(&overview(healthy(), 100 * MB), 1).contains("No memory problems"));
+        assert!(diagnosis(&overview(Figures { used: MB, allocated: MB, ..healthy() }, MB), 9999).contains("too small"));
+        assert!(diagnosis(&overview(healthy(), 100 * MB), 1_000).contains("No memory problems"));
         let peak = diagnosis(&overview(healthy(), 200 * MB), 1);
         assert!(peak.contains("Peak") && !peak.contains("Fragmentation"));
         let all = Figures { active: 110 * MB, resident: 150 * MB, rss: 200 * MB, small_free: 20 * MB, ..healthy() };
-        let text = diagnosis(&Overview { clients: 300 << 10, ..overview(all, 200 * MB) }, 1);
-        let headings = ["Peak", "Fragmentation", "Small", "Pages", "Overhead", "Clients"];
+        let buffers = Overview { clients: 300 << 10, replicas: 11 * MB, ..overview(all, 200 * MB) };
+        let text = diagnosis(&buffers, 1_001);
+        let headings = ["Peak", "Fragmentation", "Small", "Pages", "Overhead", "Clients", "Replicas", "Scripts"];
         assert!(headings.iter().all(|heading| text.contains(&format!(" * {heading}"))), "{text}");
     }
 

@@ -15,7 +15,7 @@ use kvick_config::tables::cluster::CLUSTER_ENABLED;
 use kvick_config::tables::memory::MAXMEMORY;
 use kvick_config::tables::network::{IO_THREADS, MAXCLIENTS, UNIXSOCKET};
 use kvick_config::tables::persistence::APPENDONLY;
-use kvick_config::tables::process::{DIR, SUPERVISED};
+use kvick_config::tables::process::{DIR, LOCALE_COLLATE, SUPERVISED};
 use kvick_config::tables::replication::REPLICAOF;
 use kvick_config::{Effect, Id, Refusal, Values};
 use kvick_core::admission::Reasons;
@@ -32,6 +32,7 @@ use kvick_replication::migration;
 use kvick_replication::upstream::Target;
 use kvick_runtime::affinity;
 use kvick_runtime::clock;
+use kvick_runtime::locale::Collation;
 use kvick_runtime::logging;
 use kvick_runtime::version::{KVICK, VALKEY};
 use kvick_worker::Worker;
@@ -93,6 +94,11 @@ fn check(values: &Values) -> Result<(), Failure> {
     let defaults = Values::defaults()?;
     let is_idle = |id: &Id| id.directive().effect == Effect::Kept && values.value(*id) != defaults.value(*id);
     let idle: Vec<&str> = tables::ids().filter(is_idle).map(|id| id.directive().name).collect();
+    if values.read(LOCALE_COLLATE).is_empty() && Collation::of(b"").is_err() {
+        logging::warning(format_args!(
+            "Warning: Failed to configure LOCALE derived from the environment variables, using the default locale 'C'."
+        ));
+    }
     if !idle.is_empty() {
         logging::warning(format_args!("These directives have no effect in Kvick: {}", idle.join(", ")));
     }

@@ -529,6 +529,49 @@ fn a_writable_replica_expires_its_own_keys() {
         wait_until("they are gone", || number(&mut r, "DBSIZE") == 2);
         // The primary has the other one yet.
         assert_eq!((text(&mut r, "GET lasting").as_str(), number(&mut p, "DBSIZE")), ("value", 1));
+        // A key that the primary sets later is not its own, although its clients have used the name.
+        ask(&mut r, "INCR shared");
+        ask(&mut r, "DEL shared");
+        assert_eq!(counted(&mut r, "slave_expires_tracked_keys"), 0);
+        ask(&mut p, "SET shared value PX 1");
+        wait_until("it has arrived", || number(&mut r, "DBSIZE") == 3);
+        // Also when the replica does not accept writes any more.
+        ask(&mut r, "SET own value PX 100");
+        ask(&mut r, "CONFIG SET replica-read-only yes");
+        wait_until("it is forgotten", || counted(&mut r, "slave_expires_tracked_keys") == 0);
+        assert_eq!(number(&mut r, "DBSIZE"), 3);
+    });
+}
+
+#[test]
+fn keys_of_a_writable_replica_are_remembered_until_they_need_not_be() {
+    with_workers(|workers| {
+        let (primary, other) = (start(workers, &[]), start(workers, &[]));
+        let replica = start(workers, &["--replica-read-only", "no"]);
+        let mut r = replica.client();
+        let tracked = || counted(&mut replica.client(), "slave_expires_tracked_keys");
+        ask(&mut r, "DEBUG SET-ACTIVE-EXPIRE 0");
+        let mut follow_and_write = |primary: &Server| {
+            follow(&mut r, primary.port());
+            wait_for_link(&mut r);
+            (0..10).for_each(|n| _ = ask(&mut r, &format!("SET own:{n} value PX 1")));
+            assert_eq!(tracked(), 10);
+        };
+        follow_and_write(&primary);
+        ask(&mut replica.client(), "FLUSHALL");
+        assert_eq!(tracked(), 0);
+        // They are gone after a full sync.
+        follow_and_write(&primary);
+        let mut r = replica.client();
+        follow(&mut r, other.port());
+        wait_for_link(&mut r);
+        assert_eq!(tracked(), 0);
+        (0..10).for_each(|n| _ = ask(&mut r, &format!("SET own:{n} value PX 1")));
+        ask(&mut r, "REPLICAOF NO ONE");
+        assert_eq!((tracked(), number(&mut r, "DBSIZE")), (10, 10));
+        ask(&mut r, "DEBUG SET-ACTIVE-EXPIRE 1");
+        wait_until("they are forgotten", || tracked() == 0);
+        wait_until("they have expired", || number(&mut r, "DBSIZE") == 0);
     });
 }
 

@@ -7,6 +7,7 @@ use kvick_config::tables::replication::REPL_TIMEOUT;
 use kvick_config::tables::tls::TLS_REPLICATION;
 use kvick_net::tls::outgoing::Channel;
 use kvick_resp::{Args, Limits, Parsed, Parser};
+use kvick_runtime::dial::{self, Route};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
@@ -72,7 +73,7 @@ impl Connection {
         let timeout = Duration::from_secs(values.read(REPL_TIMEOUT).into());
         let source = values.read(BIND_SOURCE_ADDR).map(|source| String::from_utf8_lossy(&source).into_owned());
         let address = (host, port).to_socket_addrs()?.next().ok_or(ErrorKind::NotFound)?;
-        let stream = kvick_runtime::dial::connect(address, source.as_deref(), timeout)?;
+        let stream = dial::connect(address, Route { source: source.as_deref(), ..Route::default() }, timeout)?;
         stream.set_nodelay(true)?;
         let channel = Connection::secure(core, stream, host, timeout)?;
         channel.socket().set_nonblocking(true)?;

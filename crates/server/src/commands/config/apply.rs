@@ -16,7 +16,7 @@ const LOG: [Id; 3] = [logging::LOGLEVEL.id(), logging::LOG_FORMAT.id(), logging:
 const OOM_SCORE: [Id; 2] = [process::OOM_SCORE_ADJ.id(), process::OOM_SCORE_ADJ_VALUES.id()];
 
 /// TLS settings, except the port.
-const TLS: [Id; 18] = [
+const TLS: [Id; 19] = [
     tls::TLS_REPLICATION.id(),
     tls::TLS_CLUSTER.id(),
     tls::TLS_CERT_FILE.id(),
@@ -27,6 +27,7 @@ const TLS: [Id; 18] = [
     tls::TLS_CLIENT_KEY_FILE_PASS.id(),
     tls::TLS_CA_CERT_FILE.id(),
     tls::TLS_CA_CERT_DIR.id(),
+    tls::TLS_CRL_FILE.id(),
     tls::TLS_AUTH_CLIENTS.id(),
     tls::TLS_PROTOCOLS.id(),
     tls::TLS_CIPHERS.id(),
