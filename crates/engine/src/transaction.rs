@@ -234,6 +234,7 @@ impl Engine {
         self.unwatch_locked(&watching, &mut locked);
         client.publish_watched();
         self.monitor_lines.begin_group();
+        let began = self.last;
         let result = match elsewhere {
             Some(error) => Err(error),
             None if touched => {
@@ -253,6 +254,8 @@ impl Engine {
         if global {
             self.enter();
         }
+        // The duration of EXEC includes its commands.
+        self.last = began;
         Some(result)
     }
 
@@ -325,6 +328,8 @@ impl Engine {
             client.redacted = 0;
         }
         self.effects.end_group(&self.server.keyspace.log);
+        // The changes of its commands have been counted.
+        self.effects.begin(false, kvick_store::EventClass::empty(), client.db);
         client.write_offset = self.server.keyspace.log.offset();
         self.in_transaction = false;
     }

@@ -125,6 +125,33 @@ fn logs_include_commands_that_fail_or_block() {
 }
 
 #[test]
+fn exec_takes_as_long_as_its_commands_and_changes_nothing_itself() {
+    const SLOW: &str = "local n = 0 for i = 1, 200000 do n = n + i end return n";
+    for_workers(&[], |server| {
+        let (mut raw, mut control) = (server.raw(), server.client());
+        let changes = |control: &mut Connection| -> u64 {
+            info(control, "persistence")["rdb_changes_since_last_save"].parse().expect("a number")
+        };
+        let duration_us = |control: &mut Connection, command: &str| -> u64 {
+            let stats = &info(control, "commandstats")[command];
+            let (_, rest) = stats.split_once("usec=").expect("a duration");
+            rest.split(',').next().and_then(|us| us.parse().ok()).expect("a number")
+        };
+        let before = changes(&mut control);
+        // The second transaction needs the global lock.
+        for (last, reply) in [("SET b 1", "+OK"), ("KEYS nothing", "*0")] {
+            text(&mut control, &["CONFIG", "RESETSTAT"]);
+            raw.send(&format!("MULTI\r\nSET a 1\r\nEVAL \"{SLOW}\" 0\r\n{last}\r\nEXEC\r\n"));
+            raw.expect("+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n*3\r\n+OK\r\n:20000100000\r\n");
+            raw.expect(&format!("{reply}\r\n"));
+            let (exec, eval) = (duration_us(&mut control, "cmdstat_exec"), duration_us(&mut control, "cmdstat_eval"));
+            assert!(exec >= eval, "EXEC took {exec} us, its script {eval} us");
+        }
+        assert_eq!(changes(&mut control) - before, 3);
+    });
+}
+
+#[test]
 fn errors_in_the_result_of_a_script_are_counted() {
     let server = Server::start(&[]);
     let (mut raw, mut control) = (server.raw(), server.client());
