@@ -11,6 +11,7 @@ use super::format::Format;
 use super::snapshots::Busy;
 use crate::DurableCore;
 use kvick_config::tables::persistence::RDB_KEY_SAVE_DELAY;
+use kvick_runtime::time_slice::Turns;
 use kvick_store::Locked;
 use kvick_store::global_lock::Participant;
 use kvick_store::log::{Audience, Follower};
@@ -63,9 +64,11 @@ impl SlotSnapshot {
     fn write_all(&mut self, to: impl Write, is_cancelled: impl Fn() -> bool) -> Result<(), SaveError> {
         let mut databases = Databases::new(self.format.begin(to)?, &mut []);
         let (mut delay, mut delayed_for) = (Delay::new(self.core, RDB_KEY_SAVE_DELAY), 0);
+        let mut turns = Turns::begin();
         loop {
             let more = self.walk.step(self.participant);
             self.captured.move_to(&mut databases)?;
+            turns.end_if_over();
             if is_cancelled() {
                 return Err(SaveError::Cancelled);
             }
