@@ -141,7 +141,7 @@ fn exec_takes_as_long_as_its_commands_and_changes_nothing_itself() {
         // The second transaction needs the global lock.
         for (last, reply) in [("SET b 1", "+OK"), ("KEYS nothing", "*0")] {
             text(&mut control, &["CONFIG", "RESETSTAT"]);
-            raw.send(&format!("MULTI\r\nSET a 1\r\nEVAL \"{SLOW}\" 0\r\n{last}\r\nEXEC\r\n"));
+            raw.send(format!("MULTI\r\nSET a 1\r\nEVAL \"{SLOW}\" 0\r\n{last}\r\nEXEC\r\n"));
             raw.expect("+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n*3\r\n+OK\r\n:20000100000\r\n");
             raw.expect(&format!("{reply}\r\n"));
             let (exec, eval) = (duration_us(&mut control, "cmdstat_exec"), duration_us(&mut control, "cmdstat_eval"));
