@@ -49,7 +49,8 @@ pub fn shorten() {
 }
 
 /// Turns of a thread with much work in small steps: it offers its core to other threads after each tenth of a
-/// millisecond. Otherwise a thread that is woken on the same core would wait until the scheduler's next tick, up to 4 ms.
+/// millisecond. Otherwise a thread that is woken on the same core would wait until the scheduler's next tick, for up to
+/// 4 ms.
 pub struct Turns {
     began: Ticks,
     /// Length of a turn.

@@ -58,8 +58,8 @@ pub struct Current {
     pub began: Instant,
 }
 
-/// The state of the scripts that one engine runs, one after the other. Aligned, so that engines write to different cache
-/// lines.
+/// The state of the scripts that one engine runs, one after the other. Aligned, so that engines write to different
+/// cache lines.
 #[derive(Default)]
 #[repr(align(128))]
 pub struct Run {

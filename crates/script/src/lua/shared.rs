@@ -179,8 +179,8 @@ impl State {
     }
 }
 
-/// The least capacity of buffers that are often written: several cache lines, so that they share none with the buffers of
-/// other threads.
+/// The least capacity of buffers that are often written: several cache lines, so that they share none with the buffers
+/// of other threads.
 const BUFFER_MIN: usize = 256;
 
 /// The arguments of a command. Strings remain on the stack of the calling function; numbers are formatted here.
