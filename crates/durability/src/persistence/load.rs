@@ -227,8 +227,9 @@ pub fn reload(core: &'static DurableCore, global: &mut Locked, options: Reload) 
         let Some(file) = open(&core.config.values())? else { return Ok(None) };
         core.persistence.loading.begin(file.metadata().map_or(0, |metadata| metadata.len()));
         let mut loader = Loader::new(core, Locking::Global(global), options);
-        // They existed before, so their deletion must be propagated to replicas and the append-only file.
-        loader.keep_expired = true;
+        // Replicas and the append-only file may have what a primary skips. A replica skips nothing.
+        loader.keep_expired = core.config.read(REPLICAOF).is_some();
+        loader.propagates_deletions = !loader.keep_expired;
         let FinishedLoad { report, .. } = loader.run(file)?;
         report.log();
         Ok(Some(report))
@@ -353,7 +354,7 @@ struct Loader<'a> {
     keep_expired: bool,
     /// Whether the server continues the dump's history.
     resumes_history: bool,
-    /// Whether deletions of skipped keys are replicated.
+    /// Whether deletions of skipped keys and hash fields are replicated.
     propagates_deletions: bool,
     /// Bytes of what was loaded before the file.
     before: u64,
@@ -500,10 +501,15 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Replicates the deletion of a skipped, expired key.
-    fn propagate_deletion(&self, key: &[u8]) {
+    /// Replicates the deletion of what was skipped because it had expired: of a key, or of these fields of a hash.
+    fn propagate_deletion(&self, key: &[u8], fields: &[Vec<u8>]) {
+        if !self.propagates_deletions {
+            return;
+        }
+        let mut words = vec![if fields.is_empty() { &b"DEL"[..] } else { b"HDEL" }, key];
+        words.extend(fields.iter().map(Vec::as_slice));
         let mut record = Vec::new();
-        encode(&mut record, [&b"DEL"[..], key].into_iter());
+        encode(&mut record, words.into_iter());
         let database = self.database as usize;
         let batch = Batch {
             databases: (database, database),
@@ -525,18 +531,22 @@ impl<'a> Loader<'a> {
                     self.log_empty_key(key);
                 }
             }
-            Loaded::Expired => self.report.all_fields_expired += 1,
+            Loaded::Expired => {
+                self.report.all_fields_expired += 1;
+                self.propagate_deletion(key, &record.expired_fields);
+            }
             Loaded::Module(module) => {
                 return Err(kvick_rdb::Error { offset, kind: ErrorKind::Module(module) }.into());
             }
             Loaded::Value(_) if !self.keep_expired && record.expiry_ms.is_some_and(|at| at < self.now_ms) => {
                 self.report.expired += 1;
                 loading.expired.store(self.report.expired, Ordering::Relaxed);
-                if self.propagates_deletions {
-                    self.propagate_deletion(key);
-                }
+                self.propagate_deletion(key, &[]);
             }
             Loaded::Value(value) => {
+                if !record.expired_fields.is_empty() {
+                    self.propagate_deletion(key, &record.expired_fields);
+                }
                 let mut name = self.names.pop().unwrap_or_default();
                 name.extend_from_slice(key);
                 let (expiry_ms, usage) = (record.expiry_ms, record.usage);

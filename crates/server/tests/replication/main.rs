@@ -325,6 +325,33 @@ fn a_replica_hides_expired_keys_until_the_primary_deletes_them() {
 }
 
 #[test]
+fn replicas_delete_what_their_primary_skips_in_a_dump() {
+    with_workers(|workers| {
+        let (primary, replica) = (start(workers, &[]), start(workers, &[]));
+        let (mut p, mut r) = (primary.client(), replica.client());
+        follow(&mut r, primary.port());
+        wait_for_link(&mut r);
+        ask(&mut p, "DEBUG SET-ACTIVE-EXPIRE 0");
+        ask(&mut p, "HSETEX part PX 50 FIELDS 2 a 1 b 2");
+        ask(&mut p, "HSET part c 3");
+        ask(&mut p, "HSETEX all PX 50 FIELDS 2 a 1 b 2");
+        ask(&mut p, "SET key value PX 50");
+        assert_eq!(number(&mut p, "WAIT 1 0"), 1);
+        assert_eq!((number(&mut r, "DBSIZE"), number(&mut r, "HLEN part")), (3, 3));
+        wait_until("their time has come", || {
+            ask(&mut p, "HGET all b") == Value::Nil && ask(&mut r, "GET key") == Value::Nil
+        });
+        ask(&mut p, "SAVE");
+        ask(&mut p, "DEBUG RELOAD NOSAVE");
+        assert_eq!((number(&mut p, "DBSIZE"), number(&mut p, "HLEN part")), (1, 1));
+        wait_until("the replica has deleted them", || {
+            number(&mut r, "DBSIZE") == 1 && number(&mut r, "HLEN part") == 1
+        });
+        assert_same_data(&mut p, &mut r);
+    });
+}
+
+#[test]
 fn replicas_refuse_writes_and_wait_counts_acknowledgements() {
     with_workers(|workers| {
         let (primary, replica) = (start(workers, &[]), start(workers, &[]));
