@@ -23,6 +23,7 @@ use kvick_core::admission::Reasons;
 use kvick_core::clients::{ClientFlags, ClientInfo};
 use kvick_core::commandlog::Executed;
 use kvick_core::inbox::{Delivery, Served};
+use kvick_core::routing::slot_stats::SlotUsage;
 use kvick_core::stats::WorkerStats;
 use kvick_replication::ReplicatedCore;
 use kvick_replication::role::ROLE_CHANGED_ERROR;
@@ -118,6 +119,12 @@ impl Blocked {
             None => reply.null_array(),
         }
         let (us, thresholds) = (clock::ticks_to_us(self.ticks), &runtime_config.commandlog);
+        if error.is_none()
+            && let Some(routing) = core.routing.as_ref().filter(|routing| routing.slot_stats.is_enabled())
+            && let Some(slot) = self.slot()
+        {
+            routing.slot_stats.add(slot, SlotUsage { cpu_us: us, ..SlotUsage::default() });
+        }
         core.commandlog.record_all(us, out.len(), self.executed(), thresholds);
         Served { client: self.client.clone(), ticket: waiter.ticket(), reply: out, is_last: false }
     }

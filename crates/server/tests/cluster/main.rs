@@ -40,6 +40,27 @@ fn nodes_share_slots_and_redirect_clients() {
     });
 }
 
+#[test]
+fn a_blocked_command_that_times_out_counts_for_its_slot() {
+    with_workers(|args| {
+        let [one, two] =
+            [0, 1].map(|_| Node::start(&kvick(), &[args, &["--cluster-slot-stats-enabled", "yes"]].concat()));
+        form(&[&one, &two], &[]);
+        // Several, so that their time is not rounded to 0.
+        (0..20).for_each(|_| _ = one.call("BLPOP bar 0.01"));
+        let all = one.call("INFO commandstats");
+        let (_, rest) = all.split_once("cmdstat_blpop:calls=20,usec=").expect("statistics");
+        assert!(rest.split(',').next().is_some_and(|us| us.parse::<u64>().is_ok_and(|us| us > 0)), "{all}");
+        let mut client = one.client();
+        type Usage = (u64, std::collections::HashMap<String, u64>);
+        let usage: Vec<Usage> = redis::cmd("CLUSTER")
+            .arg(&["SLOT-STATS", "SLOTSRANGE", "5061", "5061"])
+            .query(&mut client)
+            .expect("statistics");
+        assert!(usage[0].1["cpu-usec"] > 0, "{usage:?}");
+    });
+}
+
 /// A killed primary is replaced; when it comes back, it is a replica with the data of the new primary.
 fn fails_over(primary: &std::path::Path, replica: &std::path::Path, args: &[&str]) {
     let start = |program: &std::path::Path| Node::start(program, if *program == kvick() { args } else { &[] });
