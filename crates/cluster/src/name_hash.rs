@@ -2,7 +2,7 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// Builds hashers of one map. Each map has its own random numbers, so that nobody can choose names that collide.
+/// Builds the hashers of one map. Each map has a random seed, so that nobody can choose names that collide.
 #[derive(Clone, Debug)]
 pub(crate) struct NameHash {
     seed: u64,

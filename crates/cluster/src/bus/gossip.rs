@@ -123,7 +123,7 @@ impl<'a> Gossip<'a> {
         Gossip(Source::Encoded(entries))
     }
 
-    /// The entries of a received message, to be read only as far as they tell something new.
+    /// The entries of a received message, not decoded. None if the entries are to be sent.
     pub(crate) fn received(self) -> impl Iterator<Item = ReceivedEntry<'a>> {
         let Source::Encoded(entries) = self.0 else { return [].iter().map(ReceivedEntry) };
         entries.iter().map(ReceivedEntry)

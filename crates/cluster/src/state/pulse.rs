@@ -18,7 +18,7 @@ pub(super) struct Pulse {
     pub(super) is_quiet: bool,
 }
 
-/// Whether other nodes are told about a node.
+/// Whether gossip to other nodes mentions a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Telling {
     /// The node has changed since that was decided.

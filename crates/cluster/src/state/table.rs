@@ -40,7 +40,7 @@ pub(super) struct Table {
     entries: Vec<Entry>,
     /// By index, as `entries`.
     pulses: Vec<Pulse>,
-    /// Gossip entries without times, by index. Of meaning for nodes that others are told about.
+    /// Gossip entries without times, by index. Used only for nodes that are part of this node's gossip.
     told: Vec<GossipBytes>,
     /// When the next tick has to look at a node, by index. 0 after a change; the largest number if there is none.
     due_ms: Vec<u64>,
@@ -294,7 +294,7 @@ impl Table {
         pulse.telling
     }
 
-    /// What others are told depends on something that has changed.
+    /// Marks all gossip entries as out of date, because something that they depend on has changed.
     pub(super) fn decide_telling_anew(&mut self) {
         self.pulses.iter_mut().for_each(|pulse| pulse.telling = Telling::Undecided);
     }
