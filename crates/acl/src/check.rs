@@ -46,14 +46,19 @@ pub struct Denied {
 }
 
 impl Denied {
+    /// The start of the error for a client, whose first word is what error statistics count.
+    pub const CODE: &[u8] = b"NOPERM ";
+    /// The start of the error for a script.
+    pub const IN_SCRIPT: &[u8] = b"ERR ACL failure in script: ";
+
     /// The error reply to a client.
     pub fn error(self, user: &User, command: &CommandInfo) -> Error {
-        Error::raw([b"NOPERM ", &self.text(user, command)[..]].concat())
+        Error::raw([Self::CODE, &self.text(user, command)[..]].concat())
     }
 
-    /// The error for a script that calls the command.
+    /// The error for a script that calls the command. It is counted as [`Self::CODE`].
     pub fn error_in_script(self, user: &User, command: &CommandInfo) -> Error {
-        Error::raw([b"ERR ACL failure in script: ", &self.text(user, command)[..]].concat())
+        Error::raw([Self::IN_SCRIPT, &self.text(user, command)[..]].concat())
     }
 
     /// The error reply of EXEC for a command that was allowed when it was queued.

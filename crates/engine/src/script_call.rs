@@ -18,6 +18,7 @@ use crate::handlers::Handler;
 use crate::rejection;
 use crate::session::Client;
 use crate::yielding::Yield;
+use kvick_acl::Denied;
 use kvick_acl::log::Context as AclContext;
 use kvick_commands::context::Error;
 use kvick_commands::spec::Flags;
@@ -658,7 +659,8 @@ impl Host for Caller<'_> {
         self.scratch = scratch;
         if let Err(error) = result {
             if !self.given_up {
-                self.engine.stats.count_error(error.bytes());
+                let is_denied = error.bytes().starts_with(Denied::IN_SCRIPT);
+                self.engine.stats.count_error(if is_denied { Denied::CODE } else { error.bytes() });
             }
             Reply::new(reply, version).error(error.bytes());
         }

@@ -34,6 +34,8 @@ const DUMP_TIMEOUT: &str = "Timeout receiving bulk data from PRIMARY... If the p
 
 /// Length in bytes of the mark that delimits a dump of unknown length.
 const EOF_MARK_LEN: usize = 40;
+/// Length in bytes of the start of a dump, with its version.
+const DUMP_HEADER_LEN: u64 = 9;
 
 /// How a dump is delimited.
 enum DumpFraming {
@@ -41,6 +43,16 @@ enum DumpFraming {
     Length(u64),
     /// By a mark after it.
     EofMark(Vec<u8>),
+}
+
+impl DumpFraming {
+    /// How many of the first `count` bytes certainly follow.
+    fn available(&self, count: u64) -> usize {
+        match self {
+            DumpFraming::Length(length) => count.min(*length) as usize,
+            DumpFraming::EofMark(_) => count as usize,
+        }
+    }
 }
 
 /// The way of loading.
@@ -80,7 +92,11 @@ impl FullSync<'_> {
                 let received = self.receive(primary_connection, &framing)?;
                 self.load_in_place(primary_connection, DumpSource::File(received))?
             }
-            LoadMode::InPlace => self.load_in_place(primary_connection, DumpSource::PrimaryConnection(framing))?,
+            LoadMode::InPlace => {
+                // The data is dropped as soon as loading is reported, also if the connection breaks then.
+                primary_connection.wait_for(framing.available(DUMP_HEADER_LEN))?;
+                self.load_in_place(primary_connection, DumpSource::PrimaryConnection(framing))?
+            }
             LoadMode::Staging => self.load_into_staging(primary_connection, DumpSource::PrimaryConnection(framing))?,
         };
         logging::notice(format_args!("PRIMARY <-> REPLICA sync: Finished with success"));

@@ -144,6 +144,14 @@ impl PrimaryConnection {
         if read? == 0 { Err(LinkError::Refused(self.timeout_error.into())) } else { Ok(()) }
     }
 
+    /// Waits until at least `count` bytes can be read without waiting.
+    pub fn wait_for(&mut self, count: usize) -> Result<(), LinkError> {
+        while self.buffer.len() - self.at < count {
+            self.fill()?;
+        }
+        Ok(())
+    }
+
     /// The connection, for its options and addresses.
     pub fn channel(&self) -> MutexGuard<'_, Channel> {
         self.channel.lock()

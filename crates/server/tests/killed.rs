@@ -15,7 +15,9 @@ use redis::{Commands, Connection};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
@@ -253,6 +255,67 @@ fn acknowledged_writes_survive_a_kill() {
     }
 }
 
+/// Writes until the tail exists, and says where its records belong.
+fn wait_for_anchor(client: &mut Connection, dir: &TempDir) {
+    wait_until("the tail has an anchor", || {
+        client.incr::<_, _, ()>("counter", 1).expect("a reply");
+        let tail = fs::read(tail_of(dir)).unwrap_or_default();
+        tail.windows(9).any(|bytes| bytes == b".incr.aof")
+    });
+}
+
+/// Starts a server whose files cannot grow beyond so many bytes, as if the disk were full. It must end by itself.
+fn start_on_full_disk(dir: &Path, bytes: u64) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kvick-server"));
+    command.args(["--port", "0", "--unixsocket", "socket", "--appendonly", "yes", "--dir"]).arg(dir);
+    // SAFETY: system calls alone, on memory of their own.
+    unsafe {
+        command.pre_exec(move || {
+            let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
+            // Writes then fail instead of ending the process.
+            libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+            match libc::setrlimit(libc::RLIMIT_FSIZE, &limit) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            }
+        });
+    }
+    command.output().expect("the server's binary")
+}
+
+#[test]
+fn full_disk_delays_recovery_and_loses_nothing() {
+    const WRITES: usize = 100;
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = dir.path().to_str().expect("a plain path");
+    let args = ["--dir", path, "--appendonly", "yes", "--enable-debug-command", "yes"];
+    let mut server = Server::start(&args);
+    let mut client = server.client();
+    wait_for_anchor(&mut client, &dir);
+    // The file does not grow before the process ends. A write that wakes the thread waits for it, later ones do not.
+    ok(&mut client, "DEBUG AOF-FLUSH-SLEEP 600000000");
+    wait_until("the thread writes", || {
+        let mut other = server.client();
+        other.set_read_timeout(Some(Duration::from_millis(100))).expect("a timeout");
+        other.set::<_, _, ()>("first", 1).is_ok()
+    });
+    (0..WRITES).for_each(|n| client.set::<_, _, ()>(format!("key-{n}"), n).expect("a reply"));
+    server.signal(libc::SIGKILL);
+    server.end();
+    let increment = dir.path().join("appendonlydir/appendonly.aof.1.incr.aof");
+    let before = fs::metadata(&increment).expect("an increment").len();
+    for room in [0, 1, 1000] {
+        let output = start_on_full_disk(dir.path(), before + room);
+        let log = String::from_utf8_lossy(&output.stdout);
+        assert!(!output.status.success() && log.contains("Fatal error: can't complete"), "{log}");
+        assert_eq!(fs::metadata(&increment).expect("an increment").len(), before + room);
+    }
+    let server = Server::start(&args);
+    let mut client = server.client();
+    (0..WRITES).for_each(|n| assert_eq!(client.get(format!("key-{n}")), Ok(n)));
+    assert!(server.log().contains("were appended from"), "{}", server.log());
+}
+
 /// Files in place of the tail that the next start must not use, each with the reason that it logs.
 #[test]
 fn tail_that_is_not_of_the_file_is_reported() {
@@ -262,11 +325,7 @@ fn tail_that_is_not_of_the_file_is_reported() {
     let mut server = Server::start(&args);
     let mut client = server.client();
     client.set::<_, _, ()>("key", 1).expect("a reply");
-    wait_until("the tail has an anchor", || {
-        client.incr::<_, _, ()>("counter", 1).expect("a reply");
-        let tail = fs::read(tail_of(&dir)).unwrap_or_default();
-        tail.windows(9).any(|bytes| bytes == b".incr.aof")
-    });
+    wait_for_anchor(&mut client, &dir);
     server.signal(libc::SIGKILL);
     server.end();
     let tail = fs::read(tail_of(&dir)).expect("a tail");

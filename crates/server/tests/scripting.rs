@@ -507,6 +507,8 @@ fn refused_commands_have_valkeys_errors() {
     for (words, error) in cases {
         raw.ask(&["EVAL", &call(words), "0"], &format!("${}\r\n{error}\r\n", error.len()));
     }
+    let counts: String = cmd("INFO").arg("errorstats").query(&mut server.client()).expect("a text");
+    assert!(counts.contains("errorstat_ERR:count=2\r\nerrorstat_NOPERM:count=2\r\n"), "{counts}");
 }
 
 #[test]

@@ -653,9 +653,8 @@ fn a_busy_script_on_a_replica_delays_but_loses_no_writes() {
     });
 }
 
-/// Acts as a primary that sends an empty dump and then these bytes. Fails if the replica disconnects.
-fn act_as_primary(listener: &TcpListener, changes: &[u8]) -> std::io::Result<TcpStream> {
-    const EMPTY_DUMP: &[u8] = b"$18\r\nREDIS0011\xff\0\0\0\0\0\0\0\0";
+/// Acts as a primary that starts a full sync with these bytes. Fails if the replica disconnects.
+fn act_as_primary(listener: &TcpListener, dump: &[u8]) -> std::io::Result<TcpStream> {
     let mut requests = BufReader::new(accept(listener)?);
     let mut line = String::new();
     // Each request is a line that says what it is, among others that are not looked at.
@@ -673,13 +672,43 @@ fn act_as_primary(listener: &TcpListener, changes: &[u8]) -> std::io::Result<Tcp
         requests.get_mut().write_all(answer.as_bytes())?;
     }
     let mut stream = requests.into_inner();
-    stream.write_all(&[EMPTY_DUMP, changes].concat())?;
+    stream.write_all(dump)?;
     Ok(stream)
+}
+
+/// Acts as a primary of this test's replica. A replica of another test may try a port that was its primary's.
+fn played_primary(listener: &TcpListener, dump: &[u8]) -> TcpStream {
+    let played = std::iter::repeat_with(|| act_as_primary(listener, dump)).take(5).find_map(Result::ok);
+    played.expect("a replica that synchronises")
+}
+
+#[test]
+fn data_survives_a_sync_that_breaks_before_its_dump() {
+    const FRAMING: &[u8] = b"$EOF:0123456789012345678901234567890123456789\r\n";
+    with_workers(|workers| {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+        let port = listener.local_addr().expect("its address").port();
+        let replica = start(workers, &["--repl-diskless-load", "flush-before-load"]);
+        let mut client = replica.client();
+        ask(&mut client, "SET key 5");
+        follow(&mut client, port);
+        let mut primary = played_primary(&listener, FRAMING);
+        wait_until("the replica waits", || replica.log().contains("receiving streamed RDB"));
+        primary.write_all(b"REDIS001").expect("a connection");
+        // Less than the dump's version: nothing is loaded yet, so nothing may be dropped.
+        assert_eq!((counted(&mut client, "loading"), number(&mut client, "GET key")), (0, 5));
+        drop(primary);
+        let primary = played_primary(&listener, &[FRAMING, b"REDIS0011"].concat());
+        wait_until("the replica loads", || counted(&mut client, "loading") == 1);
+        drop(primary);
+        wait_until("the load has failed", || counted(&mut client, "loading") == 0);
+        assert_eq!(number(&mut client, "DBSIZE"), 0);
+    });
 }
 
 #[test]
 fn scripts_from_an_old_primary_are_executed() {
-    const CHANGES: &[u8] = b"*2\r\n$6\r\nSELECT\r\n$1\r\n0\r\n*5\r\n$4\r\nEVAL\r\n\
+    const DUMP: &[u8] = b"$18\r\nREDIS0011\xff\0\0\0\0\0\0\0\0*2\r\n$6\r\nSELECT\r\n$1\r\n0\r\n*5\r\n$4\r\nEVAL\r\n\
         $40\r\nreturn redis.call('set',KEYS[1],ARGV[1])\r\n$1\r\n1\r\n$3\r\nkey\r\n$1\r\n5\r\n";
     with_workers(|workers| {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
@@ -687,9 +716,7 @@ fn scripts_from_an_old_primary_are_executed() {
         let replica = start(workers, &[]);
         let mut other = replica.client();
         follow(&mut other, port);
-        // A replica of another test may try a port that was its primary's.
-        let played = std::iter::repeat_with(|| act_as_primary(&listener, CHANGES)).take(5).find_map(Result::ok);
-        let _primary = played.expect("a replica that synchronises");
+        let _primary = played_primary(&listener, DUMP);
         wait_until("the script has run", || try_ask(&mut other, "GET key") == Ok(Value::BulkString(b"5".to_vec())));
     });
 }
