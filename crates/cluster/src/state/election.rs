@@ -224,6 +224,8 @@ impl Cluster {
     fn start_election(&mut self, facts: &Facts<'_>) {
         self.current_epoch = self.current_epoch.saturating_add(1);
         self.election.epoch = self.current_epoch;
+        // Votes of an earlier election may have arrived since this one was scheduled.
+        self.election.voters.clear();
         log!(
             self,
             Notice,

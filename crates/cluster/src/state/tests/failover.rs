@@ -386,3 +386,43 @@ fn of_two_candidates_in_an_epoch_one_gets_the_vote() {
     assert_eq!(votes, 1);
     assert_eq!(net.hosts[1].cluster.last_vote_epoch(), epoch);
 }
+
+#[test]
+fn votes_count_for_the_election_that_asked_for_them() {
+    let mut net = Net::cluster(5, 1);
+    let replica = 5;
+    // A replica without data waits before it asks for votes.
+    (net.hosts[0].offset, net.hosts[replica].offset) = (0, 0);
+    net.run(1_000);
+    net.kill(0);
+    net.run_until("an election is due", NODE_TIMEOUT_MS * 3, |net| net.logged(replica, "Start of election delayed"));
+    // Votes of an earlier election, which were late, of nodes that will not be heard again for now.
+    for voter in [1, 2] {
+        let header = Header {
+            current_epoch: net.hosts[replica].cluster.current_epoch(),
+            config_epoch: net.hosts[voter].cluster.my_config_epoch(),
+            replication_offset: 0,
+            sender: net.id(voter),
+            slots: net.hosts[voter].cluster.my_slots().view(),
+            primary: None,
+            ip: "",
+            port: 6379,
+            secondary_port: 0,
+            bus_port: 16379,
+            flags: NodeFlags::PRIMARY,
+            state: ClusterState::Ok,
+            message_flags: MessageFlags::empty(),
+        };
+        let mut frame = Vec::new();
+        Message::Full { header, body: Body::FailoverAuthAck }.encode(&mut frame).expect("a valid message");
+        let peers = &net.hosts[replica].peers;
+        let link = peers.iter().find(|(_, (peer, _))| *peer == voter).map(|(link, _)| *link).expect("a link");
+        net.command(replica, |cluster, facts| cluster.received(link, &frame, facts));
+        net.isolate(voter);
+    }
+    net.run(NODE_TIMEOUT_MS * 3);
+    assert!(net.logged(replica, "Number of votes received so far: 2"));
+    assert!(!net.hosts[replica].cluster.is_primary());
+    net.heal();
+    net.run_until("the replica is primary", NODE_TIMEOUT_MS * 10, |net| net.hosts[replica].cluster.is_primary());
+}
