@@ -24,6 +24,11 @@ pub enum Invocation {
     },
     /// `--check-system`.
     CheckSystem,
+    /// `--print <form>`: the command line as a manual page or as completions.
+    Print {
+        /// The form.
+        form: String,
+    },
     /// Run a server with this configuration.
     Serve(Sources),
 }
@@ -51,6 +56,7 @@ impl Invocation {
                 Self::TestMemory { megabytes: megabytes.map(number) }
             }
             Some(b"--check-system") => Self::CheckSystem,
+            Some(b"--print") if args.len() == 2 => Self::Print { form: args[1].to_string_lossy().into_owned() },
             _ => Self::Serve(Sources::parse(args)),
         }
     }
@@ -129,6 +135,7 @@ mod tests {
         assert_eq!(parse(&["--version", "x"]), Invocation::Version);
         assert_eq!(parse(&["--help"]), Invocation::Help);
         assert_eq!(parse(&["-h"]), Invocation::Help);
+        assert_eq!(parse(&["--print", "man"]), Invocation::Print { form: "man".into() });
         assert_eq!(parse(&["--check-system"]), Invocation::CheckSystem);
         assert_eq!(parse(&["--test-memory", "64"]), Invocation::TestMemory { megabytes: Some(64) });
         assert_eq!(parse(&["--test-memory"]), Invocation::TestMemory { megabytes: None });

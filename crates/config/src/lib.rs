@@ -99,6 +99,14 @@ impl Config {
         found.into_iter().map(|(name, id)| (name, values.show(id))).collect()
     }
 
+    /// The names of all directives that are not hidden, sorted.
+    pub fn directive_names() -> Vec<&'static str> {
+        let visible = tables::names().filter(|name| !name.id.directive().flags.contains(Flags::HIDDEN));
+        let mut names: Vec<&str> = visible.map(|name| name.name).collect();
+        names.sort_unstable();
+        names
+    }
+
     /// Stores a value that the server itself determined, without checking or applying it: the primary of REPLICAOF, or
     /// the number of clients that the limit of open files allows.
     pub fn put<T: Setting>(&self, key: Key<T>, value: T) {

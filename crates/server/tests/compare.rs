@@ -82,6 +82,12 @@ fn may_be_sent(shape: &Shape) -> bool {
     shape.is_about_data() && !is_left_out && !shape.name.contains("expire")
 }
 
+/// Whether a command is left out in a round: Valkey's SORT converts sorted sets to skiplists, so encodings are compared
+/// in two rounds of four, and sorts in the others.
+fn is_for_others(shape: &Shape, seed: u64) -> bool {
+    if seed % 4 < 2 { shape.name.starts_with("sort") } else { shape.name == "object|encoding" }
+}
+
 /// Whether both servers reply the same to a request, whenever it is executed.
 fn is_comparable(shape: &Shape, request: &Request) -> bool {
     let has = |word: &str| request.iter().any(|one| one.eq_ignore_ascii_case(word.as_bytes()));
@@ -93,12 +99,19 @@ fn is_comparable(shape: &Shape, request: &Request) -> bool {
     match &*shape.group {
         // Generated IDs are times, and so are idle times, except that all entries have been idle for none.
         "stream" if request.iter().any(|word| word.ends_with(b"*")) => false,
+        // Valkey does not track the keys if their number is not that of the IDs.
+        "stream" if shape.name.starts_with("xread") => {
+            let streams = request.iter().position(|word| word.eq_ignore_ascii_case(b"streams"));
+            streams.is_none_or(|at| (request.len() - at - 1).is_multiple_of(2))
+        }
         "stream" if shape.name.ends_with("claim") => request.get(4).is_some_and(|idle| idle == b"0"),
         // Valkey uses the low 32 bits of the index.
         "list" if shape.name == "lset" => request.get(2).is_none_or(|index| index.len() < 10),
+        // If all fields overflow, the key is created or padded: Valkey tells nobody.
+        "bitmap" if has("fail") => false,
         // A bit far behind the others would take half a gigabyte.
         "bitmap" => request.iter().all(|word| word.len() < 10),
-        // Elements of equal weight have the order of the server's own tables, and Valkey converts sorted sets.
+        // Elements of equal weight have the order of the server's own tables.
         "generic" if shape.name.starts_with("sort") => {
             !["set", "sorted-set", "geo", "hash"].iter().any(|family| uses(family))
         }
@@ -120,11 +133,27 @@ fn normalised(name: &str, reply: Reply) -> Reply {
     if name == "object|encoding" && reply == Reply::Bulk(b"embstr".to_vec()) {
         return Reply::Bulk(b"int".to_vec());
     }
+    if name.starts_with("sort")
+        && let Reply::Array(items) = reply
+    {
+        return Reply::Array(order_equal(items));
+    }
     let Some((_, width)) = UNORDERED.iter().find(|(unordered, _)| *unordered == name) else { return reply };
     let Reply::Array(items) = reply else { return reply };
     let mut elements: Vec<&[Reply]> = items.chunks(*width).collect();
     elements.sort_by_key(|element| format!("{element:?}"));
     Reply::Array(elements.concat())
+}
+
+/// Sorted strings in an order that both servers have: Valkey compares them up to a zero byte.
+fn order_equal(mut sorted: Vec<Reply>) -> Vec<Reply> {
+    let compared = |item: &Reply| match item {
+        Reply::Bulk(bytes) => bytes.split(|byte| *byte == 0).next().map(<[u8]>::to_vec),
+        _ => None,
+    };
+    let runs = sorted.chunk_by_mut(|one, other| compared(one).is_some_and(|one| Some(one) == compared(other)));
+    runs.for_each(|run| run.sort_by_key(|item| format!("{item:?}")));
+    sorted
 }
 
 /// A connection to each server.
@@ -135,12 +164,24 @@ struct Session {
     queued: Option<Vec<String>>,
     /// Messages and invalidated keys since the last checkpoint. Valkey collects invalidations of a key.
     received: [BTreeSet<String>; 2],
+    /// The words of its transactions and scripts since then. Kvick collects changes until the end of these, and so
+    /// also invalidates keys that they change before they read them.
+    at_once: BTreeSet<String>,
+    /// The keys that may have been invalidated so: if they change, Valkey's client gets to know, Kvick's knows already.
+    invalidated: BTreeSet<String>,
 }
 
 impl Session {
     fn open(ports: [u16; 2], is_resp3: bool) -> Session {
         let wires = ports.map(|port| Wire::connect(port, WAIT_LIMIT).expect("a connection"));
-        let mut session = Session { wires, is_resp3, queued: None, received: Default::default() };
+        let mut session = Session {
+            wires,
+            is_resp3,
+            queued: None,
+            received: Default::default(),
+            at_once: BTreeSet::new(),
+            invalidated: BTreeSet::new(),
+        };
         if is_resp3 {
             session.replies(&words("HELLO 3"));
         }
@@ -167,6 +208,11 @@ impl Session {
         })
     }
 
+    /// Notes the words of a request that runs together with others.
+    fn note_words(&mut self, request: &Request) {
+        self.at_once.extend(request.iter().map(|word| format!("stale {:?}", Reply::Bulk(word.clone()))));
+    }
+
     fn note(&mut self, server: usize, push: &[Reply]) {
         match (push[0].text().as_str(), push.get(1)) {
             ("invalidate", Some(Reply::Array(keys))) => {
@@ -181,6 +227,11 @@ impl Session {
     /// single keys, which may be left out before or after it.
     fn take_received(&mut self) -> [BTreeSet<String>; 2] {
         let mut received = std::mem::take(&mut self.received);
+        let at_once = std::mem::take(&mut self.at_once);
+        let [kvick, valkey] = &mut received;
+        valkey.retain(|line| kvick.contains(line) || !self.invalidated.remove(line));
+        self.invalidated.extend(kvick.intersection(&at_once).cloned());
+        kvick.retain(|line| valkey.contains(line) || !at_once.contains(line));
         if received.iter().any(|one| one.contains(ALL_STALE)) {
             received.iter_mut().for_each(|one| one.retain(|line| line == ALL_STALE || !line.starts_with("stale ")));
         }
@@ -222,6 +273,9 @@ impl Round<'_> {
     /// Sends a request and compares the replies. `names` are the commands that produce them: several for EXEC.
     fn compare(&mut self, session: usize, request: &Request, names: &[String]) {
         self.record(session, request);
+        if request[0] == b"EVAL" || self.sessions[session].queued.is_some() {
+            self.sessions[session].note_words(request);
+        }
         let [kvick, valkey] = self.sessions[session].replies(request).map(|reply| match (reply, names) {
             (reply, [name]) if request[0] != b"EXEC" => normalised(name, reply),
             (Reply::Array(items), names) if items.len() == names.len() => {
@@ -353,7 +407,9 @@ fn replies_are_those_of_valkey() {
         drop(peer.client());
         let ports = [server.port(), peer.port()];
         let mut wire = Wire::connect(ports[0], WAIT_LIMIT).expect("a connection");
-        let vocabulary = Vocabulary::load(&mut wire).expect("the commands").filtered(may_be_sent);
+        let vocabulary = Vocabulary::load(&mut wire)
+            .expect("the commands")
+            .filtered(|shape| may_be_sent(shape) && !is_for_others(shape, seed));
         let sessions = (0..SESSIONS).map(|number| Session::open(ports, number % 2 == 1)).collect();
         let mut round =
             Round { seed, random: Random(seed), vocabulary: &vocabulary, sessions, requests: Vec::new(), checked: 0 };

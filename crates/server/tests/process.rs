@@ -167,6 +167,11 @@ fn version_and_help_are_printed() {
     assert_eq!(run(&["-v"]).stdout, version.stdout);
     let help = text(&run(&["--help"]).stdout);
     assert!(help.contains("--check-system") && help.contains("kvick-server [/path/to/kvick.conf]"), "{help}");
+    for (form, part) in [("man", ".SH OPTIONS"), ("bash", " --maxmemory "), ("zsh", "--port:"), ("fish", "-l port")] {
+        let printed = run(&["--print", form]);
+        assert!(printed.status.success() && text(&printed.stdout).contains(part), "{form}");
+    }
+    assert!(!run(&["--print", "other"]).status.success());
 }
 
 #[test]

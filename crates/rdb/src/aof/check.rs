@@ -3,14 +3,41 @@
 
 use super::{Item, Manifest, PartKind, Reader};
 use crate::check::{CheckOptions, check_dump};
+use kvick_usage::Usage;
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, Read, Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// The syntax of the command line, after the program's name.
-pub const USAGE: &str = "[--fix|--truncate-to-timestamp $timestamp] <file.manifest|file.aof>";
+/// The command line.
+pub const USAGE: Usage = Usage {
+    program: "kvick-check-aof",
+    summary: "check append-only files of Kvick, Valkey and Redis",
+    synopses: &["[--fix|--truncate-to-timestamp $timestamp] <file.manifest|file.aof>"],
+    description: &[
+        "Checks whether an append-only file is valid: a manifest with all files that it names, or a single file. The \
+         exit status is 0 if it is.",
+        "Stop the server before you change a file, and keep a copy.",
+    ],
+    options: &[
+        kvick_usage::Option {
+            names: &["--fix"],
+            value: "",
+            text: "Truncates an invalid file at the first error, after a confirmation.",
+        },
+        kvick_usage::Option {
+            names: &["--truncate-to-timestamp"],
+            value: "timestamp",
+            text: "Removes the commands after this Unix time in seconds. The file needs the lines that \
+                   'aof-timestamp-enabled yes' writes.",
+        },
+        kvick_usage::Option { names: &["-v", "--version"], value: "", text: "Prints the version." },
+        kvick_usage::Option { names: &["-h", "--help"], value: "", text: "Prints this text." },
+    ],
+    examples: &["kvick-check-aof --fix /var/lib/kvick/appendonlydir/appendonly.aof.manifest"],
+    see_also: &["kvick-server", "kvick-check-rdb"],
+};
 
 /// The task to perform.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -12,8 +12,12 @@ fn main() -> ExitCode {
         println!("kvick-check-rdb {}", env!("CARGO_PKG_VERSION"));
         return ExitCode::SUCCESS;
     }
+    if let Some(text) = kvick_usage::answer(&USAGE, &args, env!("CARGO_PKG_VERSION")) {
+        print!("{text}");
+        return ExitCode::SUCCESS;
+    }
     let Some(options) = CheckOptions::from_args(args) else {
-        eprintln!("Usage: {program} {USAGE}");
+        eprintln!("Usage: {program} {}", USAGE.synopses[0]);
         return ExitCode::FAILURE;
     };
     let mut out = BufWriter::new(io::stdout().lock());

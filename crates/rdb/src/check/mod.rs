@@ -7,6 +7,7 @@ use crate::error::{Error, ErrorKind};
 use crate::format::{FOREIGN_BYTES, VERSION, VersionCheck, is_foreign};
 use crate::read::{Checksum, Event, ReadOptions, Reader, Record, Stage};
 use crate::value::{Loaded, ValueRef};
+use kvick_usage::Usage;
 pub use stats::Format;
 use stats::Stats;
 use std::fs::File;
@@ -29,8 +30,32 @@ pub struct CheckOptions {
     pub hide_user_data: bool,
 }
 
-/// The syntax of the command line, after the program's name.
-pub const USAGE: &str = "<rdb-file-name> [--format table|info|csv] [--stats] [--output <file>]";
+/// The command line.
+pub const USAGE: Usage = Usage {
+    program: "kvick-check-rdb",
+    summary: "check RDB files of Kvick, Valkey and Redis",
+    synopses: &["<rdb-file-name> [--format table|info|csv] [--stats] [--output <file>]"],
+    description: &[
+        "Checks whether an RDB file is valid, and reports what it contains. The exit status is 0 if it is valid.",
+    ],
+    options: &[
+        kvick_usage::Option {
+            names: &["--stats"],
+            value: "",
+            text: "Prints numbers and sizes of keys and elements, by type and database.",
+        },
+        kvick_usage::Option {
+            names: &["--format"],
+            value: "table|info|csv",
+            text: "Prints statistics as a table, as lines of names and values, or as comma-separated values.",
+        },
+        kvick_usage::Option { names: &["--output"], value: "file", text: "Prints statistics to a file." },
+        kvick_usage::Option { names: &["-v", "--version"], value: "", text: "Prints the version." },
+        kvick_usage::Option { names: &["-h", "--help"], value: "", text: "Prints this text." },
+    ],
+    examples: &["kvick-check-rdb /var/lib/kvick/dump.rdb --stats"],
+    see_also: &["kvick-server", "kvick-check-aof"],
+};
 
 impl CheckOptions {
     /// Parses a command line without the program's name; `None` if it is invalid.

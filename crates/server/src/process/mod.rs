@@ -13,9 +13,11 @@ pub mod shutdown;
 mod start;
 mod system;
 pub mod title;
+mod usage;
 pub mod version;
 
 use kvick_config::arguments::Invocation;
+use kvick_runtime::version::KVICK;
 use std::process::ExitCode;
 
 /// Runs the program: what `main` does.
@@ -30,7 +32,14 @@ pub fn run() -> ExitCode {
             ended
         }
         Invocation::Version => print(&format!("Valkey server {}\n", version::line())),
-        Invocation::Help => print(version::HELP),
+        Invocation::Help => print(&usage::USAGE.help()),
+        Invocation::Print { form } => match usage::printed(&form, KVICK) {
+            Some(text) => print(&text),
+            None => {
+                eprintln!("--print expects man, bash, zsh or fish");
+                ExitCode::FAILURE
+            }
+        },
         Invocation::CheckSystem => system::report(),
         Invocation::TestMemory { megabytes: Some(megabytes) } => memory_test::run(megabytes),
         Invocation::TestMemory { megabytes: None } => {

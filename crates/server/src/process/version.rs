@@ -22,30 +22,6 @@ pub fn allocator() -> String {
     format!("jemalloc-{}", version.split('-').next().unwrap_or_default())
 }
 
-/// The output of `--help`.
-pub const HELP: &str = "\
-Usage: kvick-server [/path/to/kvick.conf] [--directive value ...] [-]
-       kvick-server -v | --version
-       kvick-server -h | --help
-       kvick-server --test-memory <megabytes>
-       kvick-server --check-system
-
-Without arguments, the server starts with its defaults on port 6379. Otherwise it
-reads the configuration file, then standard input if \"-\" is the first or the last
-argument, then the directives of the command line. Later values override earlier
-ones. Configuration files of Valkey and Redis work unchanged.
-
-Examples:
-       kvick-server /etc/kvick/kvick.conf
-       kvick-server --port 7777 --io-threads 4
-       kvick-server /etc/kvick/kvick.conf --loglevel verbose
-       echo 'port 7777' | kvick-server -
-
---test-memory writes patterns to this amount of memory, reads them back, and
-reports errors. --check-system reports settings of this machine that make the
-server slow or unreliable, and how to change them.
-";
-
 #[cfg(test)]
 mod tests {
     use super::*;
