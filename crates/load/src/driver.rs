@@ -3,7 +3,8 @@
 //! A turn admits the arrivals that are due, writes the output of each connection once, waits for events or the next
 //! arrival, and reads replies. Nothing on this path takes a lock or blocks.
 //!
-//! An arrival gets the connection that has had room for the longest time. If all connections of its server have their
+//! The arrivals of a turn get the connection that has had room for the longest time, up to its pipeline, then the next
+//! one. If all connections of its server have their
 //! pipelines full, it waits in a queue with its intended time; if the queue is full as well, it is dropped and counted.
 //! So a slow server never slows the schedule down, and no wait is hidden.
 
@@ -357,7 +358,12 @@ impl Driver {
             self.interval.counters.sent += 1;
             self.interval.send_delay.record(now.saturating_sub(plan.intended_ns));
         }
-        self.list(index);
+        // The requests of a turn share connections, so that they share system calls as well.
+        let connection = &mut self.connections[index];
+        if !connection.is_listed && connection.in_flight.len() < self.job.config.client.pipeline {
+            connection.is_listed = true;
+            self.targets[connection.target].listed.push_front(index);
+        }
     }
 
     /// Gives waiting requests to connections that have room.
@@ -375,6 +381,11 @@ impl Driver {
         let mut dirty = std::mem::take(&mut self.dirty);
         for index in dirty.drain(..) {
             self.connections[index].is_dirty = false;
+            // The next turn begins with another connection.
+            let listed = &mut self.targets[self.connections[index].target].listed;
+            if listed.front() == Some(&index) {
+                listed.rotate_left(1);
+            }
             if let Err(error) = self.connections[index].flush() {
                 self.close(index, &error.to_string());
             }
