@@ -132,7 +132,8 @@ pub struct Driver {
     waiting: usize,
     started: u64,
     ready_connections: usize,
-    last_send_ns: u64,
+    /// When arrivals of an open loop are admitted again.
+    next_admission_ns: u64,
     next_housekeeping_ns: u64,
     granularity_ns: u64,
 }
@@ -157,7 +158,7 @@ impl Driver {
             waiting: 0,
             started: 0,
             ready_connections: 0,
-            last_send_ns: 0,
+            next_admission_ns: 0,
             next_housekeeping_ns: 0,
             granularity_ns: job.config.client.send_granularity.ns(),
             job,
@@ -213,7 +214,8 @@ impl Driver {
                 self.housekeeping(now);
             }
             self.publish_until(now);
-            if !is_over {
+            // Replies that come in between do not make the turns of sending shorter.
+            if !is_over && now >= self.next_admission_ns {
                 self.admit_due(now);
             }
             self.flush();
@@ -236,7 +238,7 @@ impl Driver {
         let next = match &mut self.job.pace {
             Pace::Open(arrivals) if !is_over => {
                 let next = arrivals.peek().unwrap_or(u64::MAX).min(self.job.stop_ns);
-                next.max(self.last_send_ns.saturating_add(self.granularity_ns))
+                next.max(self.next_admission_ns)
             }
             _ => u64::MAX,
         };
@@ -270,6 +272,7 @@ impl Driver {
                         return;
                     };
                     arrivals.step();
+                    self.next_admission_ns = now.saturating_add(self.granularity_ns);
                     intended
                 }
                 Pace::Closed { requests_max } => {
@@ -288,6 +291,8 @@ impl Driver {
                 None => self.interval.counters.dropped += u64::from(is_measured),
             }
         }
+        // More are due.
+        self.next_admission_ns = now;
     }
 
     /// Sends a request, or lets it wait.
@@ -353,7 +358,6 @@ impl Driver {
             connection.is_dirty = true;
             self.dirty.push(index);
         }
-        self.last_send_ns = now;
         if plan.redirects == 0 && self.is_measured(&plan) {
             self.interval.counters.sent += 1;
             self.interval.send_delay.record(now.saturating_sub(plan.intended_ns));
