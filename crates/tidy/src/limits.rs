@@ -28,7 +28,7 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits {
             layers: &[
-                &["resp", "usage"],
+                &["resp", "usage", "load"],
                 &["store"],
                 &["rdb", "script", "runtime", "cluster"],
                 &["commands", "config", "simulator"],
