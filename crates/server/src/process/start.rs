@@ -13,6 +13,7 @@ use kvick_config::process_settings;
 use kvick_config::tables;
 use kvick_config::tables::cluster::CLUSTER_ENABLED;
 use kvick_config::tables::memory::MAXMEMORY;
+use kvick_config::tables::metrics::METRICS_PORT;
 use kvick_config::tables::network::{IO_THREADS, MAXCLIENTS, UNIXSOCKET};
 use kvick_config::tables::persistence::APPENDONLY;
 use kvick_config::tables::process::{DIR, LOCALE_COLLATE, SUPERVISED};
@@ -134,7 +135,11 @@ fn run(
     clock::calibrate();
     log_startup(program, only_defaults);
     check(&values)?;
-    let clients = limits::allow_clients(values.read(MAXCLIENTS), values.read(IO_THREADS) as usize)?;
+    let clients = limits::allow_clients(
+        values.read(MAXCLIENTS),
+        values.read(IO_THREADS) as usize,
+        values.read(METRICS_PORT) != 0,
+    )?;
     let listeners = Listeners::open(&values)?;
     if listeners.describe().is_empty() {
         return Err("Configured to not listen anywhere, exiting.".into());
@@ -205,6 +210,7 @@ fn work(server: &'static Server, listeners: Listeners) -> Result<(), Failure> {
     if values.read(CLUSTER_ENABLED) {
         server.set_cluster(cluster::start(server)?);
     }
+    server.endpoint.start(server, &values)?;
     logging::notice(format_args!("Server initialized"));
     // If a data set exists, workers answer from their first request on that it is being loaded.
     let keeps_files = values.read(APPENDONLY);
