@@ -55,7 +55,7 @@ fields! {
     tcp_port: info = |facts| facts.port();
     server_time_usec: info = |_facts| clock::unix_us();
     uptime_in_seconds: gauge redis_uptime_in_seconds "Seconds since the start." = |facts| facts.uptime_s;
-    _: gauge redis_start_time_seconds "Unix time of the start." = |facts| facts.now_ms / 1000 - facts.uptime_s as i64;
+    _: gauge redis_start_time_seconds "Unix time of the start." = |facts| facts.server.started_ms / 1000;
     uptime_in_days: info = |facts| facts.uptime_s / SECONDS_PER_DAY;
     hz: gauge redis_hz "Background passes per second." = |facts| facts.values.read(process::HZ);
     configured_hz: gauge redis_configured_hz "The setting hz." = |facts| facts.values.read(process::HZ);
