@@ -122,8 +122,8 @@ mod tests {
 
     #[test]
     fn the_documentation_lists_all_metrics() {
-        let listed: String =
-            DOCS.lines().filter(|line| line.starts_with("| `")).map(|line| format!("{line}\n")).collect();
+        let is_row = |line: &&str| ["| `kvick_", "| `redis_"].iter().any(|start| line.starts_with(start));
+        let listed: String = DOCS.lines().filter(is_row).map(|line| format!("{line}\n")).collect();
         assert!(listed == table(), "the table in docs/metrics.md should be:\n{}", table());
     }
 }
