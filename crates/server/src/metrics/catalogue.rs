@@ -47,6 +47,9 @@ mod tests {
 
     const DOCS: &str = include_str!("../../../../docs/metrics.md");
 
+    const DASHBOARD: &str = include_str!("../../../../contrib/grafana/kvick.json");
+    const ALERTS: &str = include_str!("../../../../contrib/prometheus/alerts.yml");
+
     /// A metric, and the field of INFO with the same value.
     type Definition = (Metric, Option<&'static str>);
 
@@ -118,6 +121,22 @@ mod tests {
             .collect();
         rows.sort();
         rows.concat()
+    }
+
+    #[test]
+    fn dashboard_and_alerts_use_existing_metrics() {
+        let names: BTreeSet<&str> = all().iter().map(|(metric, _)| metric.name).collect();
+        let mut used = 0;
+        for text in [DASHBOARD, ALERTS] {
+            let words = text.split(|byte: char| !byte.is_ascii_alphanumeric() && byte != '_');
+            for word in words.filter(|word| word.starts_with("redis_") || word.starts_with("kvick_")) {
+                let is_known =
+                    names.contains(word) || word.strip_suffix("_bucket").is_some_and(|it| names.contains(it));
+                assert!(is_known || word == "redis_exporter", "{word}");
+                used += 1;
+            }
+        }
+        assert!(used > 80, "{used}");
     }
 
     #[test]
