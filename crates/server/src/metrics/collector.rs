@@ -1,17 +1,21 @@
 //! Scrapes: collects all metrics, at most once at a time and for several requests together.
 
 use super::catalogue;
-use crate::commands::info::Context;
+use crate::commands::info::{Context, Visitor};
 use crate::server::Server;
 use kvick_http::Bytes;
 use kvick_metrics::{Exposition, Metric};
 use kvick_runtime::clock;
 use kvick_store::global_lock::Participant;
 use parking_lot::Mutex;
+use std::io;
 use std::time::{Duration, Instant};
 
 /// Requests within this time get the same page.
 const SHARED_FOR: Duration = Duration::from_millis(100);
+
+/// How long a collection waits for the global lock and for locks of partitions, in total.
+const WAIT_MAX: Duration = Duration::from_millis(50);
 
 /// The metrics of the scrape itself. Dashboards for redis_exporter use them.
 pub static METRICS: [Metric; 7] = [
@@ -27,7 +31,7 @@ pub static METRICS: [Metric; 7] = [
 /// See the module's documentation.
 pub struct Collector {
     server: &'static Server,
-    participant: Option<Participant>,
+    participant: Participant,
     latest: Mutex<Latest>,
 }
 
@@ -42,9 +46,12 @@ struct Latest {
 
 impl Collector {
     /// A collector. There should be only one, since it remains a participant of the global lock.
-    pub fn new(server: &'static Server) -> Collector {
-        let participant = server.keyspace.global_lock.join();
-        Collector { server, participant, latest: Mutex::default() }
+    ///
+    /// # Errors
+    /// If there are too many participants.
+    pub fn new(server: &'static Server) -> io::Result<Collector> {
+        let participant = server.keyspace.global_lock.join().ok_or_else(|| io::Error::other("too many workers"))?;
+        Ok(Collector { server, participant, latest: Mutex::default() })
     }
 
     /// The page with all metrics, collected now or a moment ago.
@@ -63,7 +70,8 @@ impl Collector {
     fn collect(&self, Latest { count, duration: before, .. }: &Latest) -> String {
         let began = Instant::now();
         let mut out = Exposition::default();
-        let context = Context { server: self.server, now_ms: clock::unix_ms(), participant: self.participant };
+        let visitor = Visitor { participant: self.participant, deadline: began + WAIT_MAX };
+        let context = Context { server: self.server, now_ms: clock::unix_ms(), visitor: Some(visitor) };
         catalogue::write(&context, &mut out);
         let [scrapes, durations, duration, connect, error, target_errors, key_groups] = &METRICS;
         out.family(scrapes).sample(&[], *count);

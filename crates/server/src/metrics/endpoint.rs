@@ -70,7 +70,7 @@ impl MetricsEndpoint {
         }
         let thread = match &mut state.thread {
             Some(thread) => thread,
-            none => none.insert(Endpoint::start(pages(server), Limits::default())?),
+            none => none.insert(Endpoint::start(pages(server)?, Limits::default())?),
         };
         let tls: Option<TlsSource> = values.read(METRICS_TLS).then(|| {
             let source = || server.tls.materials().map(|materials| materials.acceptor.clone());
@@ -94,19 +94,20 @@ impl State {
 }
 
 /// The pages.
-fn pages(server: &'static Server) -> Router {
+fn pages(server: &'static Server) -> io::Result<Router> {
     let access = move || {
         let values = server.config.values();
         let token = values.read(METRICS_TOKEN).map(|token| token.to_vec());
         Access { token, protected_mode: values.read(PROTECTED_MODE) }
     };
-    let collector = Collector::new(server);
+    let collector = Collector::new(server)?;
     let turns = Turns::new(server.workers());
-    Router::new(access)
+    let router = Router::new(access)
         .get("/", Guard::Open, |_| text(StatusCode::OK, INDEX))
         .get("/metrics", Guard::Protected, move |_| metrics(&collector))
         .get("/healthz", Guard::Open, move |_| healthz(server, &turns))
-        .get("/readyz", Guard::Open, move |_: &Request| readyz(server))
+        .get("/readyz", Guard::Open, move |_: &Request| readyz(server));
+    Ok(router)
 }
 
 fn metrics(collector: &Collector) -> Reply {

@@ -6,7 +6,6 @@ use kvick_config::tables::metrics::METRICS_STREAMS;
 use kvick_metrics::{Exposition, Metric, Number};
 use kvick_store::collections::stream::Id;
 use kvick_store::{Access, Counters, Db, Effects, Env, Stream};
-use std::time::{Duration, Instant};
 
 /// Groups of a stream, and consumers of a group, that have metrics.
 const GROUPS_MAX: usize = 100;
@@ -58,16 +57,14 @@ struct GroupFacts {
 impl StreamFacts {
     /// Reads them, if the key is a stream and its partition is not locked for long.
     fn read(context: &Context, StreamName { db, key }: &StreamName) -> Option<StreamFacts> {
-        const WAIT_MAX: Duration = Duration::from_millis(5);
         let keyspace = context.server.keyspace;
         if *db >= keyspace.databases() {
             return None;
         }
         let key = keyspace.key(key);
         let read = || {
-            let began = Instant::now();
             let address = keyspace.address(*db, key);
-            let mut locked = keyspace.lock_one_while(address, || began.elapsed() < WAIT_MAX)?;
+            let mut locked = keyspace.lock_one_while(address, || context.may_wait())?;
             // A view changes nothing, so these are not used.
             let (access, counters, mut effects) = (Access::default(), Counters::default(), Effects::default());
             let env = Env::command(context.now_ms, &access, &counters, &mut effects);

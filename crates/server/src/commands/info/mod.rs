@@ -25,7 +25,7 @@ use kvick_engine::session::{Session, SessionHandler};
 use kvick_resp::Args;
 use kvick_store::global_lock::Participant;
 use page::Page;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// The family.
 pub static COMMANDS: &[Command<SessionHandler>] = &[INFO];
@@ -67,21 +67,33 @@ pub struct Context {
     pub server: &'static Server,
     /// Unix time in milliseconds.
     pub now_ms: i64,
-    /// Who looks into partitions, unless this thread is in a batch already.
-    pub participant: Option<Participant>,
+    /// How to look into partitions, unless this thread is in a batch already.
+    pub visitor: Option<Visitor>,
+}
+
+/// A thread that is not in a batch: it enters one for each look into partitions.
+pub struct Visitor {
+    /// Its place among the participants of the global lock.
+    pub participant: Participant,
+    /// Until when it waits for locks.
+    pub deadline: Instant,
 }
 
 impl Context {
+    /// Whether to wait for a lock.
+    pub fn may_wait(&self) -> bool {
+        self.visitor.as_ref().is_none_or(|visitor| Instant::now() < visitor.deadline)
+    }
+
     /// Looks into partitions, within a batch. `None` if another thread holds the global lock for long.
     pub fn in_batch<T>(&self, look: impl FnOnce() -> T) -> Option<T> {
-        const WAIT_MAX: Duration = Duration::from_millis(20);
-        let Some(participant) = self.participant else { return Some(look()) };
-        let (global_lock, began) = (&self.server.keyspace.global_lock, Instant::now());
-        if !global_lock.enter_while(participant, || began.elapsed() < WAIT_MAX) {
+        let Some(Visitor { participant, .. }) = &self.visitor else { return Some(look()) };
+        let global_lock = &self.server.keyspace.global_lock;
+        if !global_lock.enter_while(*participant, || self.may_wait()) {
             return None;
         }
         let found = look();
-        global_lock.leave(participant);
+        global_lock.leave(*participant);
         Some(found)
     }
 }
@@ -108,7 +120,7 @@ const SECTIONS: [Section; 17] = [
 
 fn info(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let names: Vec<&[u8]> = args.slice_from(1).iter().collect();
-    let context = Context { server: cx.server(), now_ms: cx.now_ms, participant: None };
+    let context = Context { server: cx.server(), now_ms: cx.now_ms, visitor: None };
     let mut page = Page::default();
     for section in SECTIONS.iter().filter(|section| is_requested(section, &names)) {
         (section.write)(&context, &mut page);

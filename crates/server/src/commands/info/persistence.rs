@@ -112,7 +112,7 @@ impl Facts {
         let server = context.server;
         let status = server.persistence.status();
         let running = status.active();
-        let captured = running.map_or(0, |running| running.captured_bytes()) as u64;
+        let captured = running.map_or(0, |running| running.captured_bytes());
         let (saved, keys) = running.map_or((0, 0), |running| (running.progress.keys.load(Relaxed), running.keys));
         Facts {
             server,
