@@ -55,7 +55,8 @@ impl Overview {
         Self::with_tables(server, tables.unwrap_or_default())
     }
 
-    /// The tables of the non-empty databases. `in_batch` runs its argument in a batch; if it cannot, there is no result.
+    /// The tables of the non-empty databases. `in_batch` runs its argument in a batch; if it cannot, there is no
+    /// result.
     pub fn tables(
         server: &'static Services,
         in_batch: impl Fn(&dyn Fn() -> Usage) -> Option<Usage>,

@@ -25,7 +25,8 @@ pub fn valkey_server(oldest: (u32, u32)) -> Option<PathBuf> {
     Some(program)
 }
 
-/// A program with one of these names in `PATH`, or the one that an environment variable names. If there is none, says so.
+/// A program with one of these names in `PATH`, or the one that an environment variable names. If there is none, says
+/// so.
 pub fn find(variable: &str, names: &[&str]) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let in_path = std::env::split_paths(&path).flat_map(|dir| names.iter().map(move |name| dir.join(name)));

@@ -3,7 +3,7 @@
 use super::daemon::PidFile;
 use super::{banner, daemon, limits, shutdown, system, title, version};
 use crate::server::Server;
-use crate::{cluster, crash, signals};
+use crate::{cluster, crash, metrics, signals};
 use kvick_acl::file::{self as acl_file, UserLine};
 use kvick_acl::rules::Reader;
 use kvick_commands::table::CommandTable;
@@ -210,7 +210,7 @@ fn work(server: &'static Server, listeners: Listeners) -> Result<(), Failure> {
     if values.read(CLUSTER_ENABLED) {
         server.set_cluster(cluster::start(server)?);
     }
-    server.endpoint.start(server, &values)?;
+    metrics::start(server, &values)?;
     logging::notice(format_args!("Server initialized"));
     // If a data set exists, workers answer from their first request on that it is being loaded.
     let keeps_files = values.read(APPENDONLY);

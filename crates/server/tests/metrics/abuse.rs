@@ -48,7 +48,7 @@ fn slow_readers_half_requests_and_garbage_change_nothing_for_others() {
             let mut half = connect(port);
             let _ = half.write_all(b"GET /metrics HTTP/1.1\r\nHost");
             let mut garbage = connect(port);
-            let bytes: Vec<u8> = (0..4000).map(|at: usize| (at * at * (number + 3) >> 3) as u8).collect();
+            let bytes: Vec<u8> = (0..4000).map(|at: usize| ((at * at * (number + 3)) >> 3) as u8).collect();
             let _ = garbage.write_all(&bytes);
             peers.extend([slow, half, garbage, connect(port)]);
             if number % 10 == 0 {

@@ -186,7 +186,8 @@ fn prometheus_scrapes_the_endpoint() {
     let config = dir.path().join("prometheus.yml");
     let rules = concat!(env!("CARGO_MANIFEST_DIR"), "/../../contrib/prometheus/alerts.yml");
     let text = format!(
-        "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: ['{rules}']\nscrape_configs:\n- job_name: \
+        "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: ['{rules}']\n\
+         scrape_configs:\n- job_name: \
          kvick\n  authorization: {{credentials: s3cret}}\n  static_configs: [{{targets: ['127.0.0.1:{port}']}}]\n"
     );
     std::fs::write(&config, text).expect("a file");

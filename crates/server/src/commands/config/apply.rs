@@ -127,7 +127,7 @@ fn allow_clients(server: &'static Server, requested: u32) -> Result<(), Refusal>
 }
 
 fn listen_for_metrics(server: &'static Server, values: &Values) -> Result<(), Refusal> {
-    server.endpoint.configure(server, values).map_err(|error| {
+    server.endpoint.configure(values, server.workers()).map_err(|error| {
         kvick_runtime::logging::warning(format_args!("{error}"));
         Refusal::new(NO_PORT)
     })

@@ -51,7 +51,8 @@ fields! {
     client_recent_max_output_buffer: gauge redis_client_recent_max_output_buffer_bytes
         "Largest output of a client that waits to be sent." = |facts| facts.output_max;
     blocked_clients: gauge redis_blocked_clients "Clients that wait in a blocking command." = |facts| facts.blocked;
-    tracking_clients: gauge redis_tracking_clients "Clients that cache keys (CLIENT TRACKING)." = |facts| facts.tracking;
+    tracking_clients: gauge redis_tracking_clients "Clients that cache keys (CLIENT TRACKING)."
+        = |facts| facts.tracking;
     pubsub_clients: gauge redis_pubsub_clients "Clients with subscriptions." = |facts| facts.subscribed;
     watching_clients: gauge redis_watching_clients "Clients that watch keys (WATCH)." = |facts| facts.watching;
     clients_in_timeout_table: gauge redis_clients_in_timeout_table "Blocked clients with a timeout."
@@ -87,10 +88,13 @@ impl Facts {
         self.connected += usize::from(!flags.contains(ClientFlags::REPLICA));
         self.input_max = self.input_max.max(client.input_memory.load(Ordering::Relaxed));
         self.output_max = self.output_max.max(client.output.load(Ordering::Relaxed));
-        self.blocked += usize::from(flags.contains(ClientFlags::BLOCKED));
         self.subscribed += usize::from(flags.contains(ClientFlags::PUBSUB));
         self.watching += usize::from(watched > 0);
         self.watched_keys += watched;
+        if !flags.contains(ClientFlags::BLOCKED) {
+            return;
+        }
+        self.blocked += 1;
         let waiter = client.waiter.lock().clone();
         if let Some(waiter) = waiter
             && let Some(blocked) = Blocked::of(&waiter)

@@ -29,7 +29,8 @@ pub struct Facts {
 fields! {
     /// All fields of the section.
     pub static FIELDS: Facts;
-    loading: gauge redis_loading_dump_file "1 while data is loaded and commands are refused." = |facts| facts.is_loading;
+    loading: gauge redis_loading_dump_file "1 while data is loaded and commands are refused."
+        = |facts| facts.is_loading;
     async_loading: gauge redis_async_loading "1 while data is loaded and the previous data is served."
         = |facts| facts.is_async_loading;
     current_cow_peak: info = |facts| facts.captured;

@@ -50,7 +50,7 @@ fields! {
     master_last_io_seconds_ago: info = |facts| facts.of_link(|link| link.silent_s().into());
     master_sync_in_progress: info = |facts| facts.of_link(|link| link.receives().into());
     slave_read_repl_offset: gauge kvick_replica_read_offset "Offset up to which a replica has received the log."
-        = |facts| facts.of_link(|link| (link.offset + link.server.replication.upstream.unapplied_bytes.load(Relaxed)).into());
+        = |facts| facts.of_link(|link| link.read_offset().into());
     slave_repl_offset: info = |facts| facts.of_link(|link| link.offset.into());
     replicas_repl_buffer_size: gauge kvick_replica_buffered_bytes
         "Bytes of the primary's log that a replica keeps while it loads a dump."
@@ -60,7 +60,8 @@ fields! {
     master_sync_total_bytes: gauge kvick_full_sync_bytes "Bytes of the dump that a replica receives; absent otherwise."
         = |facts| facts.of_dump(|total, _| total.into());
     master_sync_read_bytes: gauge kvick_full_sync_received_bytes
-        "Received bytes of the dump; absent unless a replica receives one." = |facts| facts.of_dump(|_, read| read.into());
+        "Received bytes of the dump; absent unless a replica receives one."
+        = |facts| facts.of_dump(|_, read| read.into());
     master_sync_left_bytes: info = |facts| facts.of_dump(|total, read| (total as i64 - read as i64).into());
     master_sync_perc: info = |facts| facts.of_dump(|total, read| {
         Value::Hundredths(if total > 0 { read as f64 / total as f64 * 100.0 } else { 0.0 })
@@ -80,7 +81,8 @@ fields! {
     pub static REPLICAS: Facts;
     connected_slaves: gauge redis_connected_slaves "Connected replicas."
         = |facts| facts.server.replication.replicas.count();
-    min_slaves_good_slaves: gauge kvick_good_replicas "Replicas that count for min-replicas-to-write; absent without it."
+    min_slaves_good_slaves: gauge kvick_good_replicas
+        "Replicas that count for min-replicas-to-write; absent without it."
         = |facts| facts.good_replicas();
 }
 
@@ -177,6 +179,11 @@ impl Facts {
             true => value(upstream.dump_bytes.load(Relaxed), upstream.dump_received.load(Relaxed)),
             false => Value::Absent,
         }
+    }
+
+    /// The offset up to which the log has been received.
+    fn read_offset(&self) -> u64 {
+        self.offset + self.server.replication.upstream.unapplied_bytes.load(Relaxed)
     }
 
     fn is_up(&self) -> bool {

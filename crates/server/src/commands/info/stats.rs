@@ -38,7 +38,8 @@ fields! {
     pub static FIELDS: Facts;
     total_connections_received: counter redis_connections_received_total "Accepted connections."
         = |facts| facts.totals.connections;
-    total_commands_processed: counter redis_commands_processed_total "Executed commands." = |facts| facts.totals.requests;
+    total_commands_processed: counter redis_commands_processed_total "Executed commands."
+        = |facts| facts.totals.requests;
     instantaneous_ops_per_sec: info = |facts| facts.rates.requests;
     total_net_input_bytes: counter redis_net_input_bytes_total "Bytes received from clients."
         = |facts| facts.totals.bytes_in;
@@ -56,7 +57,8 @@ fields! {
     instantaneous_output_kbps: info = |facts| kilobytes(facts.rates.bytes_out);
     instantaneous_input_repl_kbps: info = |_facts| Value::Hundredths(0.0);
     instantaneous_output_repl_kbps: info = |_facts| Value::Hundredths(0.0);
-    rejected_connections: counter redis_rejected_connections_total "Connections refused by maxclients or protected mode."
+    rejected_connections: counter redis_rejected_connections_total
+        "Connections refused by maxclients or protected mode."
         = |facts| count(&facts.server.rejected_connections);
     sync_full: gauge redis_replica_resyncs_full "Full syncs of replicas."
         = |facts| count(&facts.server.replication.counts.full);
@@ -82,7 +84,8 @@ fields! {
     total_eviction_exceeded_time: counter redis_eviction_exceeded_time_ms_total
         "Time above maxmemory, in milliseconds." = |facts| facts.exceeded.total.as_millis() as u64;
     current_eviction_exceeded_time: gauge redis_current_eviction_exceeded_time_ms
-        "Time above maxmemory until now, in milliseconds; 0 if below." = |facts| facts.exceeded.current.as_millis() as u64;
+        "Time above maxmemory until now, in milliseconds; 0 if below."
+        = |facts| facts.exceeded.current.as_millis() as u64;
     keyspace_hits: counter redis_keyspace_hits_total "Lookups that found a key." = |facts| facts.totals.hits;
     keyspace_misses: counter redis_keyspace_misses_total "Lookups that found no key." = |facts| facts.totals.misses;
     pubsub_channels: gauge redis_pubsub_channels "Channels with subscribers."
@@ -164,7 +167,8 @@ fields! {
     acl_access_denied_tls_cert: counter kvick_acl_access_denied_tls_cert_total
         "Connections whose certificate names a user that may not log in."
         = |facts| facts.server.acl.log.count(Cause::TlsCertificate);
-    acl_access_denied_db: counter kvick_acl_access_denied_db_total "Commands with a database that a user may not access."
+    acl_access_denied_db: counter kvick_acl_access_denied_db_total
+        "Commands with a database that a user may not access."
         = |facts| facts.server.acl.log.count(Cause::Denied(Reason::Database));
 }
 
@@ -216,7 +220,8 @@ fields! {
     pub static DEBUG: LoopFacts;
     eventloop_duration_aof_sum: info = |_facts| 0u64;
     eventloop_duration_cron_sum: info = |facts| facts.timers_us;
-    _: counter kvick_timers_seconds_total "Time of periodic work of workers." = |facts| Value::Microseconds(facts.timers_us);
+    _: counter kvick_timers_seconds_total "Time of periodic work of workers."
+        = |facts| Value::Microseconds(facts.timers_us);
     eventloop_duration_max: info = |facts| facts.turn_us_max;
     _: gauge kvick_worker_turn_seconds_max "Longest turn of an event loop since CONFIG RESETSTAT."
         = |facts| Value::Microseconds(facts.turn_us_max);
