@@ -105,3 +105,10 @@ pub fn ipv6(value: &mut Value, _: &Values) -> Checked {
     let address = Text::of(value);
     ensure(address.is_empty() || address.to_string().parse::<Ipv6Addr>().is_ok(), "Invalid IPv6 address")
 }
+
+/// The streams whose metrics are shown.
+pub fn metrics_streams(value: &mut Value, _: &Values) -> Checked {
+    let Some(text) = Option::<Text>::of(value) else { return Ok(()) };
+    let is_valid = super::metrics_streams::parse(&text).is_some();
+    ensure(is_valid, "Expected up to 100 keys separated by commas, each with its database before a '='")
+}

@@ -15,6 +15,7 @@ mod checks;
 pub mod directive;
 mod glob;
 pub mod load;
+pub mod metrics_streams;
 pub mod numbers;
 pub mod proc_title;
 pub mod process_settings;

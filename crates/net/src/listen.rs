@@ -4,7 +4,7 @@ use crate::socket::Socket;
 use crate::tls::Tls;
 use crate::tls::stream::Stream;
 use kvick_config::Values;
-use kvick_config::tables::{network, tls};
+use kvick_config::tables::{metrics, network, tls};
 use kvick_core::Core;
 use kvick_core::clients::{ClientFlags, ClientInfo};
 use kvick_core::runtime_config::RuntimeConfig;
@@ -212,7 +212,7 @@ fn is_loopback(ip: &IpAddr) -> bool {
 fn open_tcp(values: &Values, transport: Transport) -> io::Result<Vec<Listener>> {
     match transport.port(values) {
         0 => Ok(Vec::new()),
-        port => open_addresses(values, port, |socket| Listener {
+        port => open_addresses(values, &bound(values), port, |socket| Listener {
             kind: Kind::Tcp(TcpListener::from_std(socket), transport),
             number: None,
         }),
@@ -221,21 +221,36 @@ fn open_tcp(values: &Values, transport: Transport) -> io::Result<Vec<Listener>> 
 
 /// Opens the sockets of the cluster bus: one per address of `bind`. Errors name the address and the cause.
 pub fn open_bus(values: &Values, port: u16) -> io::Result<Vec<std::net::TcpListener>> {
-    open_addresses(values, port, |socket| socket)
+    open_addresses(values, &bound(values), port, |socket| socket)
 }
 
-/// Opens a socket for each address of `bind`, a "-" before which makes it optional.
+/// Opens the sockets of the HTTP endpoint with metrics, which are non-blocking: one per address of `metrics-bind`, or
+/// else of `bind`. Errors name the address and the cause.
+pub fn open_metrics(values: &Values) -> io::Result<Vec<std::net::TcpListener>> {
+    let addresses = match values.read(metrics::METRICS_BIND) {
+        Some(own) => own.to_string().split_whitespace().map(str::to_owned).collect(),
+        None => bound(values),
+    };
+    open_addresses(values, &addresses, values.read(metrics::METRICS_PORT), |socket| socket)
+}
+
+/// The addresses of `bind`.
+fn bound(values: &Values) -> Vec<String> {
+    values.read(network::BIND).list().iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect()
+}
+
+/// Opens a socket for each address, a "-" before which makes it optional.
 fn open_addresses<T>(
     values: &Values,
+    addresses: &[String],
     port: u16,
     mut wrap: impl FnMut(std::net::TcpListener) -> T,
 ) -> io::Result<Vec<T>> {
     let (backlog, mark) = (values.read(network::TCP_BACKLOG), values.read(network::SOCKET_MARK_ID));
     let protocol = if values.read(network::MPTCP) { Protocol::MPTCP } else { Protocol::TCP };
     let mut sockets = Vec::new();
-    for text in values.read(network::BIND).list() {
-        let text = String::from_utf8_lossy(text);
-        let (text, optional) = text.strip_prefix('-').map_or((&*text, false), |rest| (rest, true));
+    for text in addresses {
+        let (text, optional) = text.strip_prefix('-').map_or((text.as_str(), false), |rest| (rest, true));
         match parse_address(text).and_then(|ip| open_one(SocketAddr::new(ip, port), protocol, backlog, mark)) {
             Ok(socket) => sockets.push(wrap(socket)),
             Err(error) if optional && may_be_missing(&error) => {}

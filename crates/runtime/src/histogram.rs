@@ -97,6 +97,12 @@ impl Distribution {
         found.map_or(0, |(ns, _)| *ns)
     }
 
+    /// The number of values that are at most `limit` nanoseconds, to within the precision of the histogram.
+    pub fn count_up_to_ns(&self, limit: u64) -> u64 {
+        let index = self.cumulative.partition_point(|(ns, _)| *ns <= limit);
+        index.checked_sub(1).map_or(0, |last| self.cumulative[last].1)
+    }
+
     /// The number of values below each power of two from 1024 ns, where that number increases: the limit in
     /// microseconds, and the count. The limits are those of a histogram with a precision of two digits, as Valkey
     /// reports.
@@ -105,8 +111,7 @@ impl Distribution {
         let mut before = 0;
         for exponent in 10..u64::BITS - 1 {
             let limit = (1u64 << exponent) + (1 << (exponent - 7)) - 1;
-            let index = self.cumulative.partition_point(|(ns, _)| *ns <= limit);
-            let count = index.checked_sub(1).map_or(0, |last| self.cumulative[last].1);
+            let count = self.count_up_to_ns(limit);
             if count > before {
                 found.push((limit / 1000, count));
             }
@@ -164,6 +169,7 @@ mod tests {
             [500, 500, 3000, 40000, 40000]
         );
         assert_eq!(distribution.by_powers_of_two(), [(1, 50), (4, 98), (66, 100)]);
+        assert_eq!([499, 500, 3_000, u64::MAX].map(|ns| distribution.count_up_to_ns(ns)), [0, 50, 98, 100]);
         assert_eq!(Distribution::default().percentile_ns(50.0), 0);
         assert!(Distribution::default().by_powers_of_two().is_empty());
     }

@@ -5,6 +5,8 @@
 //! - [`cluster`]: the server as a node of a cluster.
 //! - [`commands`]: commands about connections and the server. Those about data are in `kvick-commands`.
 //! - `crash`: the report that a crash leaves in the log. `watchdog`: reports slow workers. `signals`: signal handling.
+//! - `http`: the thread and the sockets of the HTTP endpoint.
+//! - [`metrics`]: metrics for Prometheus and the state for probes, over HTTP.
 //! - `memory`: the report of memory use behind INFO and MEMORY.
 //!
 //! The workers, their event loops and the execution of commands are in `kvick-engine`.
@@ -12,7 +14,9 @@
 pub mod cluster;
 pub mod commands;
 pub mod crash;
+pub mod http;
 pub mod memory;
+pub mod metrics;
 pub mod process;
 pub mod server;
 pub mod signals;

@@ -49,13 +49,27 @@ pub struct Overview {
 }
 
 impl Overview {
-    /// Collects the figures.
+    /// Collects the figures. The caller is in a batch.
     pub fn of(server: &'static Services) -> Self {
+        let tables = Self::tables(server, |look| Some(look()));
+        Self::with_tables(server, tables.unwrap_or_default())
+    }
+
+    /// The tables of the non-empty databases. `in_batch` runs its argument in a batch; if it cannot, there is no
+    /// result.
+    pub fn tables(
+        server: &'static Services,
+        in_batch: impl Fn(&dyn Fn() -> Usage) -> Option<Usage>,
+    ) -> Option<Vec<(usize, Usage)>> {
         let databases = (0..server.keyspace.databases()).filter(|number| !server.keyspace.is_empty(*number));
-        let databases = databases.map(|number| (number, server.keyspace.usage(number))).collect();
+        databases.map(|number| Some((number, in_batch(&|| server.keyspace.usage(number))?))).collect()
+    }
+
+    /// Collects the other figures.
+    pub fn with_tables(server: &'static Services, databases: Vec<(usize, Usage)>) -> Self {
         let (mut clients, mut replicas, mut slot_imports, mut slot_exports) = (0, 0, 0, 0);
         let mut clients_count = 0;
-        for client in server.clients.all() {
+        server.clients.visit(|client| {
             let sum = match client.flags() {
                 flags if flags.contains(ClientFlags::SLOT_IMPORT) => &mut slot_imports,
                 flags if flags.contains(ClientFlags::SLOT_EXPORT) => &mut slot_exports,
@@ -66,7 +80,7 @@ impl Overview {
                 }
             };
             *sum += client.memory();
-        }
+        });
         if replicas > 0 {
             // Data waiting for replicas is part of the log, which they share.
             replicas += server.keyspace.log.excess();

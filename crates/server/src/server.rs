@@ -1,6 +1,7 @@
 //! The server: the engine's services, and the process around them.
 
 use crate::cluster::ClusterNode;
+use crate::http::HttpEndpoint;
 use crate::process::shutdown;
 use crate::watchdog::Watchdog;
 use kvick_commands::table::CommandTable;
@@ -33,6 +34,8 @@ pub struct Server {
     cluster: OnceLock<&'static ClusterNode>,
     /// The listening sockets.
     listeners: OnceLock<Listeners>,
+    /// The HTTP endpoint with metrics.
+    pub endpoint: HttpEndpoint,
     /// A signal's shutdown request.
     pub shutdown: shutdown::Request,
     /// Listening addresses, for the banner and INFO.
@@ -101,6 +104,7 @@ impl Server {
             watchdog: Watchdog::default(),
             cluster: OnceLock::new(),
             listeners: OnceLock::new(),
+            endpoint: HttpEndpoint::default(),
             shutdown: shutdown::Request::default(),
             listening: RwLock::default(),
         }));

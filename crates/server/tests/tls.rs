@@ -2,11 +2,8 @@
 
 mod common;
 
+use common::authority::{Authority, Identity};
 use common::{Server, free_port, wait_until};
-use rcgen::{
-    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType, IsCa, KeyIdMethod,
-    KeyPair, KeyUsagePurpose, PublicKeyData, RevokedCertParams, SanType, SerialNumber,
-};
 use rustls::client::Resumption;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
@@ -14,83 +11,12 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned, version};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use tempfile::TempDir;
 
 const WAIT_LIMIT: Duration = Duration::from_secs(20);
 const MB: usize = 1024 * 1024;
-
-/// An authority and the files of those that it has certified.
-struct Authority {
-    issuer: CertifiedIssuer<'static, KeyPair>,
-    data_dir: TempDir,
-}
-
-/// A certificate and its key, as files.
-#[derive(Clone)]
-struct Identity {
-    certificate: PathBuf,
-    key: PathBuf,
-    serial: SerialNumber,
-}
-
-impl Authority {
-    fn new(name: &str) -> Self {
-        let mut params = CertificateParams::new(Vec::new()).expect("parameters");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.distinguished_name.push(DnType::CommonName, name);
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("an authority");
-        let data_dir = tempfile::tempdir().expect("a directory");
-        std::fs::write(data_dir.path().join("ca.crt"), issuer.pem()).expect("a file");
-        Authority { issuer, data_dir }
-    }
-
-    fn file(&self) -> PathBuf {
-        self.data_dir.path().join("ca.crt")
-    }
-
-    /// Creates a certificate, which is also valid for a server on this machine.
-    fn certify(&self, name: &str) -> Identity {
-        let mut params = CertificateParams::new(vec!["localhost".into(), "127.0.0.1".into()]).expect("parameters");
-        params.distinguished_name.push(DnType::CommonName, name);
-        let uri = format!("urn:user:{name}").as_str().try_into().expect("ASCII");
-        params.subject_alt_names.push(SanType::URI(uri));
-        let key = KeyPair::generate().expect("a key");
-        let serial = SerialNumber::from_slice(&key.der_bytes()[1..17]);
-        params.serial_number = Some(serial.clone());
-        let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
-        let path = |kind| self.data_dir.path().join(format!("{name}.{kind}"));
-        let identity = Identity { certificate: path("crt"), key: path("key"), serial };
-        std::fs::write(&identity.certificate, certificate.pem()).expect("a file");
-        std::fs::write(&identity.key, key.serialize_pem()).expect("a file");
-        identity
-    }
-
-    /// Writes a list that revokes the certificates of `revoked`. The next list is due in `next_year`.
-    fn revoke(&self, revoked: &[&Identity], next_year: i32) -> PathBuf {
-        let revoke = |identity: &&Identity| RevokedCertParams {
-            serial_number: identity.serial.clone(),
-            revocation_time: rcgen::date_time_ymd(2020, 1, 1),
-            reason_code: None,
-            invalidity_date: None,
-        };
-        let params = CertificateRevocationListParams {
-            this_update: rcgen::date_time_ymd(2020, 1, 1),
-            next_update: rcgen::date_time_ymd(next_year, 1, 1),
-            crl_number: SerialNumber::from(1),
-            issuing_distribution_point: None,
-            revoked_certs: revoked.iter().map(revoke).collect(),
-            key_identifier_method: KeyIdMethod::Sha256,
-        };
-        let path = self.data_dir.path().join("revoked.crl");
-        let list = params.signed_by(&self.issuer).expect("a list").pem().expect("PEM");
-        std::fs::write(&path, list).expect("a file");
-        path
-    }
-}
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("a name of ASCII")
@@ -147,7 +73,11 @@ impl TlsServer {
     }
 
     fn connect_with(&self, config: ClientConfig) -> Client {
-        let socket = TcpStream::connect(("127.0.0.1", self.port)).expect("a connection");
+        TlsServer::connect_to(self.port, config)
+    }
+
+    fn connect_to(port: u16, config: ClientConfig) -> Client {
+        let socket = TcpStream::connect(("127.0.0.1", port)).expect("a connection");
         socket.set_read_timeout(Some(WAIT_LIMIT)).expect("a timeout");
         socket.set_nodelay(true).expect("an option");
         let name = ServerName::try_from("localhost").expect("a name");
@@ -784,4 +714,41 @@ fn scripts_are_debugged_over_tls_too() {
             }
         }
     });
+}
+
+#[test]
+fn metrics_are_served_over_tls_with_the_same_rules() {
+    let port = free_port();
+    let server = TlsServer::start(&["--metrics-port", &port.to_string(), "--metrics-tls", "yes"]);
+    let scrape = |identity: Option<&Identity>| {
+        let mut client = TlsServer::connect_to(port, server.config(identity));
+        let mut reply = Vec::new();
+        let request = b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+        let sent = client.0.write_all(request).and_then(|()| client.0.read_to_end(&mut reply));
+        sent.ok().map(|_| String::from_utf8_lossy(&reply).into_owned())
+    };
+    let is_page = |reply: Option<String>| {
+        reply.is_some_and(|reply| reply.starts_with("HTTP/1.1 200 OK") && reply.ends_with('\n') && reply.len() > 10_000)
+    };
+    assert!(is_page(scrape(Some(&server.client))));
+    assert!(!is_page(scrape(None)), "clients must present a certificate");
+    // What is not TLS gets no reply.
+    let mut plain = TcpStream::connect(("127.0.0.1", port)).expect("a connection");
+    plain.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").expect("a connection that takes bytes");
+    let mut reply = Vec::new();
+    // The server may reset the connection, or close it after an alert.
+    let _ = plain.read_to_end(&mut reply);
+    assert!(!reply.starts_with(b"HTTP"), "{}", String::from_utf8_lossy(&reply));
+
+    server.set(&["tls-auth-clients", "no"]).expect("it changes");
+    assert!(is_page(scrape(None)));
+    // The endpoint needs the certificates also if no other port does.
+    server.set(&["tls-port", "0"]).expect("it changes");
+    assert!(is_page(scrape(None)));
+    server.set(&["metrics-tls", "no"]).expect("it changes");
+    let mut plain = TcpStream::connect(("127.0.0.1", port)).expect("a connection");
+    plain.write_all(b"GET /healthz HTTP/1.0\r\n\r\n").expect("a connection that takes bytes");
+    let mut reply = String::new();
+    plain.read_to_string(&mut reply).expect("a reply");
+    assert!(reply.ends_with("ok\n"), "{reply}");
 }

@@ -111,8 +111,8 @@ impl GlobalLock {
         while !self.enter_while(participant, || true) {}
     }
 
-    /// Like [`enter`](Self::enter), but gives up when `keep_waiting` returns false while
-    /// another thread holds the global lock. Returns whether the batch has begun.
+    /// Like [`enter`](Self::enter), but gives up when `keep_waiting` returns false while another thread holds the global
+    /// lock, or the bias owner is exclusive. Returns whether the batch has begun.
     #[inline]
     pub fn enter_while(&self, participant: Participant, keep_waiting: impl Fn() -> bool) -> bool {
         let flag = &self.flags[participant.0].0;
@@ -121,7 +121,7 @@ impl GlobalLock {
             if !self.requested.load(Ordering::SeqCst) {
                 let bias_owner = self.bias_owner.load(Ordering::Relaxed);
                 if bias_owner != NO_OWNER && bias_owner != participant.0 {
-                    self.revoke_bias(participant, bias_owner);
+                    return self.revoke_bias(participant, bias_owner, keep_waiting);
                 }
                 return true;
             }
@@ -145,16 +145,25 @@ impl GlobalLock {
         }
     }
 
-    /// Revokes the bias: counts this batch as a revoker's and waits until the owner takes partition locks again.
+    /// Revokes the bias: counts this batch as a revoker's and waits until the owner takes partition locks again. Ends
+    /// the batch, and returns false, if `keep_waiting` does so first.
     #[cold]
-    fn revoke_bias(&self, participant: Participant, bias_owner: usize) {
+    fn revoke_bias(&self, participant: Participant, bias_owner: usize, keep_waiting: impl Fn() -> bool) -> bool {
         self.flags[participant.0].0.store(REVOKER, Ordering::Relaxed);
         self.revokers.fetch_add(REVOCATION | 1, Ordering::SeqCst);
         let mut spins = 0u32;
         while self.flags[bias_owner].0.load(Ordering::SeqCst) == EXCLUSIVE {
             spins += 1;
-            if spins < 100 { std::hint::spin_loop() } else { std::thread::yield_now() }
+            if spins < 100 {
+                std::hint::spin_loop();
+            } else if keep_waiting() {
+                std::thread::yield_now();
+            } else {
+                self.leave(participant);
+                return false;
+            }
         }
+        true
     }
 
     /// Makes a participant, which must not be in a batch, the bias owner.
@@ -332,6 +341,22 @@ mod tests {
         let _guard = shared.0.take();
         // SAFETY: all threads have ended.
         assert_eq!(unsafe { *shared.1.get() }, 4 * rounds.div_ceil(10));
+    }
+
+    #[test]
+    fn revoker_may_give_up_while_the_owner_is_exclusive() {
+        let global = GlobalLock::default();
+        let [home, other] = [0, 1].map(|_| global.join().expect("room"));
+        let mut bias_owner = global.set_bias_owner(home);
+        global.enter(home);
+        let exclusive = global.become_exclusive(&mut bias_owner).expect("nobody else is in a batch");
+        assert!(!global.enter_while(other, || false));
+        global.end_exclusive(home, exclusive);
+        assert!(global.enter_while(other, || false), "the owner takes locks now");
+        assert!(global.become_exclusive(&mut bias_owner).is_none());
+        global.leave(other);
+        global.leave(home);
+        assert!(global.take_while(|| false).is_some(), "nobody is in a batch");
     }
 
     #[test]

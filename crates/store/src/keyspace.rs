@@ -252,6 +252,12 @@ impl Keyspace {
         all.saturating_sub(slots.map_or(0, hidden))
     }
 
+    /// How many times a thread has acquired a partition lock that another one held, counted without locks.
+    pub fn lock_waits(&self) -> u64 {
+        let slots = self.databases.iter().filter_map(|database| database.slots.get());
+        slots.flat_map(|slots| slots.iter()).map(|slot| u64::from(slot.acquisitions.load(Ordering::Relaxed))).sum()
+    }
+
     /// Keys in one partition, read without its lock; 0 if they are hidden.
     pub(crate) fn partition_len(&self, database: usize, partition: usize) -> usize {
         if self.is_hidden(partition) { 0 } else { self.partition_len_with_hidden(database, partition) }

@@ -25,6 +25,19 @@ pub fn valkey_server(oldest: (u32, u32)) -> Option<PathBuf> {
     Some(program)
 }
 
+/// A program with one of these names in `PATH`, or the one that an environment variable names. If there is none, says
+/// so.
+pub fn find(variable: &str, names: &[&str]) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let in_path = std::env::split_paths(&path).flat_map(|dir| names.iter().map(move |name| dir.join(name)));
+    let named = std::env::var_os(variable).map(PathBuf::from);
+    let found = named.into_iter().chain(in_path).find(|program| program.is_file());
+    if found.is_none() {
+        report_absence(&format!("{} is absent ({variable}, PATH)", names.join(" or ")));
+    }
+    found
+}
+
 /// Major and minor number in a line like `Valkey server v=9.1.2 sha=...`.
 fn version_of(line: &str) -> Option<(u32, u32)> {
     let mut parts = line.split(" v=").nth(1)?.split(' ').next()?.split('.').map(str::parse);

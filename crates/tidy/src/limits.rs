@@ -28,10 +28,10 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits {
             layers: &[
-                &["resp", "usage", "load"],
+                &["resp", "usage", "metrics", "load"],
                 &["store"],
                 &["rdb", "script", "runtime", "cluster"],
-                &["commands", "config", "simulator"],
+                &["commands", "config", "http", "simulator"],
                 &["core"],
                 &["acl", "scripting", "net"],
                 &["durability", "cluster-bus"],

@@ -6,6 +6,7 @@
 pub mod cluster;
 pub mod logging;
 pub mod memory;
+pub mod metrics;
 pub mod network;
 pub mod persistence;
 pub mod process;
@@ -28,7 +29,7 @@ const KB: i128 = 1 << 10;
 const MB: i128 = 1 << 20;
 const GB: i128 = 1 << 30;
 
-const THEMES: [&[Directive]; 10] = [
+const THEMES: [&[Directive]; 11] = [
     network::TABLE,
     process::TABLE,
     logging::TABLE,
@@ -39,6 +40,7 @@ const THEMES: [&[Directive]; 10] = [
     cluster::TABLE,
     tls::TABLE,
     security::TABLE,
+    metrics::TABLE,
 ];
 
 /// Reads every setting as its type and converts it back into a value.
@@ -55,12 +57,13 @@ pub(super) fn read_all(values: &super::Values) -> Vec<super::value::Value> {
         cluster::read_all,
         tls::read_all,
         security::read_all,
+        metrics::read_all,
     ];
     themes.iter().flat_map(|read_all| read_all(values)).collect()
 }
 
 /// The number of directives.
-pub const COUNT: usize = security::END as usize;
+pub const COUNT: usize = metrics::END as usize;
 
 static ALL: LazyLock<Vec<&'static Directive>> = LazyLock::new(|| THEMES.iter().copied().flatten().collect());
 

@@ -378,6 +378,31 @@ impl Clients {
         self.by_id.read().get(&id).cloned()
     }
 
+    /// Calls `visit` for each client that [`all`](Self::all) returns, without a copy of the index. The index is locked
+    /// for some hundred clients at a time, so that connections can come and go; `visit` must be short.
+    pub fn visit(&self, mut visit: impl FnMut(&Arc<ClientInfo>)) {
+        const VISITED_AT_ONCE: usize = 512;
+        let mut after = 0;
+        loop {
+            let by_id = self.by_id.read();
+            let mut visited = 0;
+            for (id, client) in by_id.range(after + 1..).take(VISITED_AT_ONCE) {
+                if client.is_shown() {
+                    visit(client);
+                }
+                (after, visited) = (*id, visited + 1);
+            }
+            if visited < VISITED_AT_ONCE {
+                return;
+            }
+        }
+    }
+
+    /// The first clients of [`all`](Self::all).
+    pub fn first(&self, count: usize) -> Vec<Arc<ClientInfo>> {
+        self.by_id.read().values().filter(|client| client.is_shown()).take(count).cloned().collect()
+    }
+
     /// All clients, oldest first, except those that are about to be closed.
     pub fn all(&self) -> Vec<Arc<ClientInfo>> {
         self.by_id.read().values().filter(|client| client.is_shown()).cloned().collect()

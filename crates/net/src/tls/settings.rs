@@ -1,5 +1,6 @@
 //! The values of the `tls-*` directives.
 
+use kvick_config::tables::metrics::{METRICS_PORT, METRICS_TLS};
 use kvick_config::tables::tls;
 use kvick_config::value::Text;
 use kvick_config::words::TlsAuthClients;
@@ -82,7 +83,9 @@ impl Settings {
         };
         let lifetime = Duration::from_secs(values.read(tls::TLS_SESSION_CACHE_TIMEOUT).into());
         Settings {
-            is_wanted: values.read(tls::TLS_PORT) != 0 || has_outgoing,
+            is_wanted: values.read(tls::TLS_PORT) != 0
+                || has_outgoing
+                || (values.read(METRICS_PORT) != 0 && values.read(METRICS_TLS)),
             has_outgoing,
             client: if has_client_identity { client } else { server.clone() },
             server,

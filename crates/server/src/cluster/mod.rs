@@ -22,7 +22,7 @@ mod settings;
 mod shutdown;
 mod slot_migration;
 mod start;
-mod turns;
+pub mod turns;
 
 pub use replies::{Published, Viewer};
 pub use start::{StartError, start};

@@ -3,7 +3,7 @@
 use super::daemon::PidFile;
 use super::{banner, daemon, limits, shutdown, system, title, version};
 use crate::server::Server;
-use crate::{cluster, crash, signals};
+use crate::{cluster, crash, metrics, signals};
 use kvick_acl::file::{self as acl_file, UserLine};
 use kvick_acl::rules::Reader;
 use kvick_commands::table::CommandTable;
@@ -13,6 +13,7 @@ use kvick_config::process_settings;
 use kvick_config::tables;
 use kvick_config::tables::cluster::CLUSTER_ENABLED;
 use kvick_config::tables::memory::MAXMEMORY;
+use kvick_config::tables::metrics::METRICS_PORT;
 use kvick_config::tables::network::{IO_THREADS, MAXCLIENTS, UNIXSOCKET};
 use kvick_config::tables::persistence::APPENDONLY;
 use kvick_config::tables::process::{DIR, LOCALE_COLLATE, SUPERVISED};
@@ -134,7 +135,11 @@ fn run(
     clock::calibrate();
     log_startup(program, only_defaults);
     check(&values)?;
-    let clients = limits::allow_clients(values.read(MAXCLIENTS), values.read(IO_THREADS) as usize)?;
+    let clients = limits::allow_clients(
+        values.read(MAXCLIENTS),
+        values.read(IO_THREADS) as usize,
+        values.read(METRICS_PORT) != 0,
+    )?;
     let listeners = Listeners::open(&values)?;
     if listeners.describe().is_empty() {
         return Err("Configured to not listen anywhere, exiting.".into());
@@ -205,6 +210,7 @@ fn work(server: &'static Server, listeners: Listeners) -> Result<(), Failure> {
     if values.read(CLUSTER_ENABLED) {
         server.set_cluster(cluster::start(server)?);
     }
+    metrics::start(server, &values)?;
     logging::notice(format_args!("Server initialized"));
     // If a data set exists, workers answer from their first request on that it is being loaded.
     let keeps_files = values.read(APPENDONLY);

@@ -6,6 +6,7 @@
 
 #![allow(dead_code)] // Each test binary uses its own part of this module.
 
+pub mod authority;
 pub mod cable;
 pub mod compare;
 pub mod disk;

@@ -3,7 +3,7 @@
 
 use crate::process::{limits, title};
 use crate::server::Server;
-use kvick_config::tables::{logging, memory, network, persistence, process, replication, security, tls};
+use kvick_config::tables::{logging, memory, metrics, network, persistence, process, replication, security, tls};
 use kvick_config::{Id, Refusal, Values};
 use kvick_core::eviction;
 use kvick_core::oom_score;
@@ -38,6 +38,9 @@ const TLS: [Id; 19] = [
     tls::TLS_SESSION_CACHE_TIMEOUT.id(),
 ];
 
+/// Settings of the sockets of the HTTP endpoint with metrics.
+const ENDPOINT: [Id; 3] = [metrics::METRICS_PORT.id(), metrics::METRICS_BIND.id(), metrics::METRICS_TLS.id()];
+
 /// Settings of the number of replicas that writes require.
 const REPLICAS: [Id; 2] = [replication::MIN_REPLICAS_TO_WRITE.id(), replication::MIN_REPLICAS_MAX_LAG.id()];
 
@@ -54,7 +57,12 @@ pub fn apply(server: &'static Server, id: Id, values: &Values) -> Result<(), Ref
         return listen(server, values, &[Transport::Tls], NO_PORT);
     }
     if id == network::BIND.id() {
-        return listen(server, values, &Transport::ALL, "Failed to bind to specified addresses.");
+        listen(server, values, &Transport::ALL, "Failed to bind to specified addresses.")?;
+        return listen_for_metrics(server, values);
+    }
+    if ENDPOINT.contains(&id) {
+        server.tls.configure(values).map_err(|_| Refusal::new(NO_TLS))?;
+        return listen_for_metrics(server, values);
     }
     if TLS.contains(&id) {
         return server.tls.configure(values).map_err(|_| Refusal::new(NO_TLS));
@@ -108,13 +116,21 @@ fn warn_of_eviction(server: &'static Server, limit: u64) {
 }
 
 fn allow_clients(server: &'static Server, requested: u32) -> Result<(), Refusal> {
-    match limits::allow_clients(requested, server.workers()) {
+    let has_endpoint = server.config.read(metrics::METRICS_PORT) != 0;
+    match limits::allow_clients(requested, server.workers(), has_endpoint) {
         Ok(allowed) if allowed == requested => Ok(()),
         Ok(allowed) => Err(Refusal::new(format!(
             "The operating system is not able to handle the specified number of clients, try with {allowed}"
         ))),
         Err(error) => Err(Refusal::new(error.to_string())),
     }
+}
+
+fn listen_for_metrics(server: &'static Server, values: &Values) -> Result<(), Refusal> {
+    server.endpoint.configure(values, server.workers()).map_err(|error| {
+        kvick_runtime::logging::warning(format_args!("{error}"));
+        Refusal::new(NO_PORT)
+    })
 }
 
 const NO_PORT: &str = "Unable to listen on this port. Check server logs.";

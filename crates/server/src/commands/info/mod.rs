@@ -1,18 +1,21 @@
 //! INFO: the server's state, in sections of `name:value` lines.
 //!
+//! A section collects its facts, and writes tables of [fields](kvick_metrics::Field) that compute their values from
+//! them; the [metrics](crate::metrics) are written from the same facts and tables.
+//!
 //! Names, order and formats are the reference's, for the tools that parse them. A field about something that does not
 //! exist here has the value that the reference shows when the feature is not in use.
 
-mod clients;
-mod commands;
-mod keyspace;
-mod memory;
+pub mod clients;
+pub mod commands;
+pub mod keyspace;
+pub mod memory;
 mod page;
-mod persistence;
-mod replication;
-mod resources;
-mod server;
-mod stats;
+pub mod persistence;
+pub mod replication;
+pub mod resources;
+pub mod server;
+pub mod stats;
 
 use crate::server::HasServer;
 use crate::server::Server;
@@ -20,7 +23,9 @@ use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, Spec};
 use kvick_engine::session::{Session, SessionHandler};
 use kvick_resp::Args;
+use kvick_store::global_lock::Participant;
 use page::Page;
+use std::time::Instant;
 
 /// The family.
 pub static COMMANDS: &[Command<SessionHandler>] = &[INFO];
@@ -57,9 +62,40 @@ struct Section {
 }
 
 /// The data for the sections.
-struct Context {
-    server: &'static Server,
-    now_ms: i64,
+pub struct Context {
+    /// The server.
+    pub server: &'static Server,
+    /// Unix time in milliseconds.
+    pub now_ms: i64,
+    /// How to look into partitions, unless this thread is in a batch already.
+    pub visitor: Option<Visitor>,
+}
+
+/// A thread that is not in a batch: it enters one for each look into partitions.
+pub struct Visitor {
+    /// Its place among the participants of the global lock.
+    pub participant: Participant,
+    /// Until when it waits for locks.
+    pub deadline: Instant,
+}
+
+impl Context {
+    /// Whether to wait for a lock.
+    pub fn may_wait(&self) -> bool {
+        self.visitor.as_ref().is_none_or(|visitor| Instant::now() < visitor.deadline)
+    }
+
+    /// Looks into partitions, within a batch. `None` if another thread holds the global lock for long.
+    pub fn in_batch<T>(&self, look: impl FnOnce() -> T) -> Option<T> {
+        let Some(Visitor { participant, .. }) = &self.visitor else { return Some(look()) };
+        let global_lock = &self.server.keyspace.global_lock;
+        if !global_lock.enter_while(*participant, || self.may_wait()) {
+            return None;
+        }
+        let found = look();
+        global_lock.leave(*participant);
+        Some(found)
+    }
 }
 
 const SECTIONS: [Section; 17] = [
@@ -84,7 +120,7 @@ const SECTIONS: [Section; 17] = [
 
 fn info(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let names: Vec<&[u8]> = args.slice_from(1).iter().collect();
-    let context = Context { server: cx.server(), now_ms: cx.now_ms };
+    let context = Context { server: cx.server(), now_ms: cx.now_ms, visitor: None };
     let mut page = Page::default();
     for section in SECTIONS.iter().filter(|section| is_requested(section, &names)) {
         (section.write)(&context, &mut page);

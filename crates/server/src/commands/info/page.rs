@@ -1,5 +1,6 @@
 //! The text of INFO's reply.
 
+use kvick_metrics::{Field, Value};
 use std::fmt::{Arguments, Display, Write};
 
 /// See the module's documentation.
@@ -22,15 +23,30 @@ impl Page {
         self.line(format_args!("{name}:{value}"));
     }
 
-    /// Adds several fields of one kind.
-    pub fn fields<T: Display>(&mut self, fields: impl IntoIterator<Item = (&'static str, T)>) {
-        fields.into_iter().for_each(|(name, value)| self.field(name, value));
+    /// Adds the fields of a table.
+    pub fn write<F>(&mut self, fields: &[Field<F>], facts: &F) {
+        for field in fields {
+            if let Some(name) = field.name {
+                self.value(name, &(field.value)(facts));
+            }
+        }
     }
 
-    /// Adds a field in bytes, and a second one with a readable unit.
-    pub fn bytes(&mut self, name: &str, bytes: u64) {
-        self.field(name, bytes);
-        self.field(format_args!("{name}_human"), human(bytes));
+    fn value(&mut self, name: &str, value: &Value) {
+        match value {
+            Value::Absent => {}
+            Value::Uint(number) | Value::Microseconds(number) => self.field(name, number),
+            Value::Int(number) => self.field(name, number),
+            Value::Bytes(bytes) => {
+                self.field(name, bytes);
+                self.field(format_args!("{name}_human"), human(*bytes));
+            }
+            Value::Hundredths(number) => self.field(name, format_args!("{number:.2}")),
+            Value::Percent(number) => self.field(name, format_args!("{number:.2}%")),
+            Value::Seconds(us) => self.field(name, seconds(*us)),
+            Value::Status(ok) => self.field(name, if *ok { "ok" } else { "err" }),
+            Value::Text(text) => self.field(name, text),
+        }
     }
 
     fn line(&mut self, line: Arguments<'_>) {
@@ -82,8 +98,32 @@ mod tests {
         page.section("One");
         page.field("a", 1);
         page.section("Two");
-        page.bytes("b", 2048);
-        assert_eq!(page.text(), "# One\r\na:1\r\n\r\n# Two\r\nb:2048\r\nb_human:2.00K\r\n");
+        page.field("b", 2);
+        assert_eq!(page.text(), "# One\r\na:1\r\n\r\n# Two\r\nb:2\r\n");
+    }
+
+    kvick_metrics::fields! {
+        static FIELDS: u64;
+        text: info = |_number| "a text";
+        absent: info = |_number| Value::Absent;
+        number: info = |number| *number;
+        negative: info = |_number| -1i64;
+        bytes: info = |number| Value::Bytes(*number);
+        ratio: info = |_number| Value::Hundredths(1.005);
+        percent: info = |_number| Value::Percent(99.0);
+        time: info = |number| Value::Seconds(*number);
+        pause: info = |number| Value::Microseconds(*number);
+        status: info = |_number| Value::Status(false);
+        _: gauge hidden "Not in INFO." = |number| *number;
+    }
+
+    #[test]
+    fn values_have_the_formats_of_info() {
+        let mut page = Page::default();
+        page.write(FIELDS, &2048);
+        let expected = "text:a text\r\nnumber:2048\r\nnegative:-1\r\nbytes:2048\r\nbytes_human:2.00K\r\n\
+                        ratio:1.00\r\npercent:99.00%\r\ntime:0.002048\r\npause:2048\r\nstatus:err\r\n";
+        assert_eq!(page.text(), expected);
     }
 
     #[test]
