@@ -577,6 +577,9 @@ impl Config {
             let least = 2 * client.pipeline * client.poolsize;
             return fail(format!("check.keys must be at least {least}, twice the requests that may be outstanding"));
         }
+        if self.check.is_some() && self.target.topology == Topology::Single && self.target.endpoints.len() > 1 {
+            return fail("[check] reads one endpoint or a cluster: name one in target.endpoints".to_owned());
+        }
         if !self.sweep.connections.is_empty() && !self.sweep.rates.is_empty() {
             return fail("sweep.connections and sweep.rates exclude each other: remove one".to_owned());
         }

@@ -68,6 +68,7 @@ fn errors_say_what_to_do() {
         ("[[workload.keyspace]]\ncommands = [{ verb = 'get', weight = 0 }]", "weight above 0"),
         ("[[workload.keyspace]]\nvlen = { min = 1, max = 1_000_000_000_000 }", "64 MiB"),
         ("[check]\nkeys = 10", "check.keys must be at least"),
+        ("[check]\n[target]\nendpoints = [\"a:1\", \"b:1\"]", "[check] reads one endpoint or a cluster"),
     ] {
         let error = Config::parse(text).expect_err(text).to_string();
         assert!(error.contains(words), "{text:?}: {error}");
