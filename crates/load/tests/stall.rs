@@ -3,6 +3,7 @@
 mod common;
 
 use common::{AtInterval, Server, run_with};
+use kvick_load::result::Measured;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -35,8 +36,10 @@ fn a_stall_of_the_server_is_in_the_response_time() {
     );
     assert!(response.p999_ms >= 150.0, "{response:?}");
     assert!(response.p99_ms >= 150.0, "{response:?}");
-    // Only the ten requests that were under way when the server stopped were served that slowly.
-    assert!(service.count - result.service.histogram.histogram().count_between(0, 150_000_000) <= 20, "{service:?}");
+    // Only the ten requests that were under way when the server stopped were served that slowly. A busy machine may add
+    // some, to both.
+    let late = |times: &Measured| times.summary.count - times.histogram.histogram().count_between(0, 150_000_000);
+    assert!(2 * late(&result.service) < late(&result.response), "{service:?}, {response:?}");
     println!("its service time: p50 {:.3}  p99 {:.3}  p99.9 {:.3} ms", service.p50_ms, service.p99_ms, service.p999_ms);
     print_valkey_benchmark(&server);
 }
