@@ -304,7 +304,8 @@ impl Round<'_> {
         let related: Vec<&str> = earlier.iter().filter(related).map(String::as_str).collect();
         let (related, recent) = (related.join("\n"), recent.join("\n"));
         format!(
-            "Earlier, with its keys:\n{related}\nLatest:\n{recent}\nKVICK_TEST_SEED={seed} KVICK_TEST_ROUNDS=1 cargo test -p kvick-server --test compare"
+            "Earlier, with its keys:\n{related}\nLatest:\n{recent}\n\
+             KVICK_TEST_SEED={seed} KVICK_TEST_ROUNDS=1 cargo test -p kvick-server --test compare"
         )
     }
 

@@ -15,10 +15,10 @@ pub const USAGE: Usage = Usage {
         "--check-system",
     ],
     description: &[
-        "Without arguments, the server starts with its defaults on port 6379. Otherwise it reads the configuration file, \
-         then standard input if \"-\" is the first or the last argument, then the directives of the command line. Later \
-         values override earlier ones. Configuration files of Valkey and Redis work unchanged; kvick.conf explains \
-         every directive.",
+        "Without arguments, the server starts with its defaults on port 6379. Otherwise it reads the configuration \
+         file, then standard input if \"-\" is the first or the last argument, then the directives of the command \
+         line. Later values override earlier ones. Configuration files of Valkey and Redis work unchanged; kvick.conf \
+         explains every directive.",
     ],
     options: &[
         Option { names: &["-v", "--version"], value: "", text: "Prints the version." },
