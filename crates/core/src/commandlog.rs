@@ -1,6 +1,7 @@
 //! COMMANDLOG: the latest commands that were slow, or whose request or reply was large.
 
 use crate::clients::ClientInfo;
+use crate::slow_commands::{SlowCommand, SlowCommands};
 use kvick_config::Values;
 use kvick_config::tables::logging;
 use kvick_resp::Args;
@@ -97,6 +98,10 @@ pub struct Executed<'a> {
     pub client: &'a ClientInfo,
     /// Secret arguments, as bits.
     pub redacted: u32,
+    /// The database that it was executed in.
+    pub db: usize,
+    /// The error with which it ended.
+    pub error: Option<&'a [u8]>,
 }
 
 impl<'a> Executed<'a> {
@@ -171,6 +176,8 @@ pub struct Entry {
 #[derive(Default)]
 pub struct CommandLog {
     logs: [Mutex<Log>; 3],
+    /// The new entries of the log of slow commands, for tracing.
+    pub slow: SlowCommands,
 }
 
 #[derive(Default)]
@@ -223,6 +230,9 @@ impl CommandLog {
         let mut log = self.log(kind).lock();
         entry.id = log.next_id;
         log.next_id += 1;
+        if kind == Kind::Slow && self.slow.are_wanted() {
+            self.slow.add(|| SlowCommand::new(&entry, executed));
+        }
         log.entries.push_front(entry);
         log.entries.truncate(entries_max);
     }
@@ -259,7 +269,7 @@ mod tests {
 
     fn record(log: &CommandLog, client: &ClientInfo, args: &[&[u8]], redacted: u32) -> Entry {
         let owned = OwnedArgs::new(args);
-        let executed = Executed { args: owned.args(), client, redacted };
+        let executed = Executed { args: owned.args(), client, redacted, db: 0, error: None };
         log.record_request(executed, &ALL);
         assert!(executed.bytes() <= executed.bytes_max());
         log.latest(Kind::LargeRequest, 1).remove(0)
@@ -291,7 +301,7 @@ mod tests {
     #[test]
     fn oldest_entries_are_dropped_and_ids_keep_ascending() {
         let (log, client, owned) = (CommandLog::default(), client(), OwnedArgs::new([b"ping"]));
-        let executed = Executed { args: owned.args(), client: &client, redacted: 0 };
+        let executed = Executed { args: owned.args(), client: &client, redacted: 0, db: 0, error: None };
         (0..3).for_each(|us| log.record_slow(us, executed, &ALL));
         log.record_reply(1, executed, &ALL);
         let ids = |log: &CommandLog| log.latest(Kind::Slow, 9).iter().map(|entry| entry.id).collect::<Vec<_>>();

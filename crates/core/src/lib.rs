@@ -22,6 +22,7 @@ pub mod rates;
 pub mod routing;
 pub mod runtime_config;
 pub mod slot_writes;
+pub mod slow_commands;
 pub mod stats;
 pub mod tracking;
 

@@ -79,7 +79,7 @@ impl Blocked {
     /// Its command, as logs show it.
     fn executed(&self) -> Executed<'_> {
         let args = self.received.as_ref().unwrap_or(&self.request).args();
-        Executed { args, client: &self.client, redacted: 0 }
+        Executed { args, client: &self.client, redacted: 0, db: self.db, error: None }
     }
 
     /// Whether it has a timeout.
@@ -125,7 +125,8 @@ impl Blocked {
         {
             routing.slot_stats.add(slot, SlotUsage { cpu_us: us, ..SlotUsage::default() });
         }
-        core.commandlog.record_all(us, out.len(), self.executed(), thresholds);
+        let executed = Executed { error: error.map(str::as_bytes), ..self.executed() };
+        core.commandlog.record_all(us, out.len(), executed, thresholds);
         Served { client: self.client.clone(), ticket: waiter.ticket(), reply: out, is_last: false }
     }
 }
@@ -268,7 +269,8 @@ impl Engine {
         drop(locked);
         let ticks = self.count(blocked.command, began, &result);
         self.count_slot(blocked.slot(), invocation, ticks, reply.len());
-        self.offer_to_logs(blocked.executed(), blocked.command, ticks, reply.len());
+        let executed = Executed { error: result.as_ref().err().map(Error::bytes), ..blocked.executed() };
+        self.offer_to_logs(executed, blocked.command, ticks, reply.len());
         let (client, ticket) = (blocked.client.clone(), waiter.ticket());
         self.answer_waiter(Served { client, ticket, reply, is_last: false });
         true

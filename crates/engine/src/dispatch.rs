@@ -376,6 +376,7 @@ impl Engine {
         result: Result<(), Error>,
     ) -> u64 {
         let ticks = self.count(command, self.last, &result);
+        let executed = Executed { error: result.as_ref().err().map(Error::bytes), ..executed };
         self.offer_to_logs(executed, command, ticks, reply_bytes);
         ticks
     }

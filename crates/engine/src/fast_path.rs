@@ -183,9 +183,9 @@ impl Engine {
             End::Nothing => return,
             End::Failed(executed, error) => {
                 self.stats.count_failure(executed.command.id, Some(error.bytes()));
-                self.offer_fast_to_logs(client, executed);
+                self.offer_fast_to_logs(client, executed, Some(error.bytes()));
             }
-            End::Remarkable(executed) => self.offer_fast_to_logs(client, executed),
+            End::Remarkable(executed) => self.offer_fast_to_logs(client, executed, None),
             End::ConcernsOthers => {}
         }
         if self.effects.has_pending_notifications() {
@@ -193,8 +193,9 @@ impl Engine {
         }
     }
 
-    fn offer_fast_to_logs(&mut self, client: &Client, executed: Executed<'_>) {
+    fn offer_fast_to_logs(&mut self, client: &Client, executed: Executed<'_>, error: Option<&[u8]>) {
         let Executed { command, args, ticks, reply_bytes } = executed;
-        self.offer_to_logs(client.executed(args), command, ticks, reply_bytes);
+        let executed = commandlog::Executed { error, ..client.executed(args) };
+        self.offer_to_logs(executed, command, ticks, reply_bytes);
     }
 }

@@ -39,7 +39,8 @@ impl Engine {
         let Some(pending) = client.pending.take() else { return };
         let PendingCommand { command, request, redacted, ticks } = *pending;
         self.stats.count(command.id, ticks, 0, self.runtime_config.latency_tracking);
-        if let [b'-', error @ ..] = reply {
+        let error = reply.strip_prefix(b"-");
+        if let Some(error) = error {
             if reply.starts_with(UNBLOCKED) {
                 self.stats.commands[command.id as usize].rejected.add(1);
                 self.stats.count_error(error);
@@ -48,7 +49,9 @@ impl Engine {
             }
         }
         if !command.spec.flags.contains(Flags::SKIP_COMMANDLOG) {
-            let executed = Executed { args: request.args(), client: &client.info, redacted };
+            let error = error.map(<[u8]>::trim_ascii_end);
+            let (args, db) = (request.args(), client.db);
+            let executed = Executed { args, client: &client.info, redacted, db, error };
             let thresholds = &self.runtime_config.commandlog;
             self.server.commandlog.record_all(clock::ticks_to_us(ticks), reply.len(), executed, thresholds);
         }

@@ -281,7 +281,7 @@ impl Client {
     /// A command that it just sent, as logs record it.
     #[inline]
     pub fn executed<'a>(&'a self, args: Args<'a>) -> Executed<'a> {
-        Executed { args, client: &self.info, redacted: self.redacted }
+        Executed { args, client: &self.info, redacted: self.redacted, db: self.db, error: None }
     }
 
     /// Whether it represents a primary.

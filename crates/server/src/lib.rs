@@ -8,6 +8,7 @@
 //! - `http`: the thread and the sockets of the HTTP endpoint.
 //! - [`metrics`]: metrics for Prometheus and the state for probes, over HTTP.
 //! - `memory`: the report of memory use behind INFO and MEMORY.
+//! - `tracing`: the export of slow commands as traces.
 //!
 //! The workers, their event loops and the execution of commands are in `kvick-engine`.
 
@@ -20,4 +21,5 @@ pub mod metrics;
 pub mod process;
 pub mod server;
 pub mod signals;
+pub mod tracing;
 pub mod watchdog;

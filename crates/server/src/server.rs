@@ -3,6 +3,7 @@
 use crate::cluster::ClusterNode;
 use crate::http::HttpEndpoint;
 use crate::process::shutdown;
+use crate::tracing::Tracing;
 use crate::watchdog::Watchdog;
 use kvick_commands::table::CommandTable;
 use kvick_config::Values;
@@ -36,6 +37,8 @@ pub struct Server {
     listeners: OnceLock<Listeners>,
     /// The HTTP endpoint with metrics.
     pub endpoint: HttpEndpoint,
+    /// The export of slow commands as traces.
+    pub tracing: Tracing,
     /// A signal's shutdown request.
     pub shutdown: shutdown::Request,
     /// Listening addresses, for the banner and INFO.
@@ -105,6 +108,7 @@ impl Server {
             cluster: OnceLock::new(),
             listeners: OnceLock::new(),
             endpoint: HttpEndpoint::default(),
+            tracing: Tracing::default(),
             shutdown: shutdown::Request::default(),
             listening: RwLock::default(),
         }));

@@ -47,17 +47,21 @@ fn version_of(line: &str) -> Option<(u32, u32)> {
 /// A Python interpreter that has the packages `valkey` and `redis`: `KVICK_TEST_PYTHON`, which must have them, or
 /// `python3`.
 pub fn python() -> Option<String> {
+    python_with("redis.cluster, valkey.cluster", "the packages `valkey` and `redis`")
+}
+
+/// A Python interpreter that can import these modules, which belong to the packages that the text names:
+/// `KVICK_TEST_PYTHON`, which must have them, or `python3`.
+pub fn python_with(modules: &str, packages: &str) -> Option<String> {
     const VARIABLE: &str = "KVICK_TEST_PYTHON";
     let named = std::env::var(VARIABLE);
     let python = named.clone().unwrap_or_else(|_| "python3".to_owned());
-    let tried = Command::new(&python).args(["-c", "import redis.cluster, valkey.cluster"]).output();
+    let tried = Command::new(&python).args(["-c", &format!("import {modules}")]).output();
     if tried.is_ok_and(|tried| tried.status.success()) {
         return Some(python);
     }
-    assert!(named.is_err(), "{VARIABLE} is set, but {python} does not have the packages `valkey` and `redis`");
-    report_absence(&format!(
-        "{python} with the packages `valkey` and `redis` is absent; set {VARIABLE} to an interpreter that has them"
-    ));
+    assert!(named.is_err(), "{VARIABLE} is set, but {python} does not have {packages}");
+    report_absence(&format!("{python} with {packages} is absent; set {VARIABLE} to an interpreter that has them"));
     None
 }
 

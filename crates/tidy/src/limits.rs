@@ -31,7 +31,7 @@ impl Default for Limits {
                 &["resp", "usage", "metrics", "load"],
                 &["store"],
                 &["rdb", "script", "runtime", "cluster"],
-                &["commands", "config", "http", "simulator"],
+                &["commands", "config", "http", "otlp", "simulator"],
                 &["core"],
                 &["acl", "scripting", "net"],
                 &["durability", "cluster-bus"],

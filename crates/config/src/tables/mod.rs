@@ -13,6 +13,7 @@ pub mod process;
 pub mod replication;
 pub mod security;
 pub mod tls;
+pub mod tracing;
 pub mod types;
 
 use std::collections::HashMap;
@@ -29,7 +30,7 @@ const KB: i128 = 1 << 10;
 const MB: i128 = 1 << 20;
 const GB: i128 = 1 << 30;
 
-const THEMES: [&[Directive]; 11] = [
+const THEMES: [&[Directive]; 12] = [
     network::TABLE,
     process::TABLE,
     logging::TABLE,
@@ -41,6 +42,7 @@ const THEMES: [&[Directive]; 11] = [
     tls::TABLE,
     security::TABLE,
     metrics::TABLE,
+    tracing::TABLE,
 ];
 
 /// Reads every setting as its type and converts it back into a value.
@@ -58,12 +60,13 @@ pub(super) fn read_all(values: &super::Values) -> Vec<super::value::Value> {
         tls::read_all,
         security::read_all,
         metrics::read_all,
+        tracing::read_all,
     ];
     themes.iter().flat_map(|read_all| read_all(values)).collect()
 }
 
 /// The number of directives.
-pub const COUNT: usize = metrics::END as usize;
+pub const COUNT: usize = tracing::END as usize;
 
 static ALL: LazyLock<Vec<&'static Directive>> = LazyLock::new(|| THEMES.iter().copied().flatten().collect());
 

@@ -13,6 +13,12 @@ fields! {
         = |server| server.keyspace.lock_waits();
     _: gauge kvick_write_log_bytes "Memory of the write log, which replicas and the append-only file read."
         = |server| server.keyspace.log.memory();
+    _: counter kvick_trace_spans_exported_total "Spans of slow commands that the collector has accepted."
+        = |server| server.tracing.counts(server).exported;
+    _: counter kvick_trace_spans_rejected_total "Spans that the collector has rejected."
+        = |server| server.tracing.counts(server).rejected;
+    _: counter kvick_trace_spans_dropped_total "Spans given up, because too many waited or no collector was reached."
+        = |server| server.tracing.counts(server).dropped;
 }
 
 /// Slot migrations that are in progress.

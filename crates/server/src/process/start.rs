@@ -158,6 +158,7 @@ fn run(
     crate::memory::configure_purging(&server.config.values());
     signals::listen(server)?;
     let outcome = work(server, listeners);
+    server.tracing.finish();
     server.scripting.sessions.end_all();
     server.persistence.abandon();
     end.clean_up(outcome.is_ok());
@@ -211,6 +212,7 @@ fn work(server: &'static Server, listeners: Listeners) -> Result<(), Failure> {
         server.set_cluster(cluster::start(server)?);
     }
     metrics::start(server, &values)?;
+    server.tracing.configure(server, &values)?;
     logging::notice(format_args!("Server initialized"));
     // If a data set exists, workers answer from their first request on that it is being loaded.
     let keeps_files = values.read(APPENDONLY);

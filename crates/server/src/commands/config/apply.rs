@@ -3,7 +3,9 @@
 
 use crate::process::{limits, title};
 use crate::server::Server;
-use kvick_config::tables::{logging, memory, metrics, network, persistence, process, replication, security, tls};
+use kvick_config::tables::{
+    logging, memory, metrics, network, persistence, process, replication, security, tls, tracing,
+};
 use kvick_config::{Id, Refusal, Values};
 use kvick_core::eviction;
 use kvick_core::oom_score;
@@ -41,6 +43,14 @@ const TLS: [Id; 19] = [
 /// Settings of the sockets of the HTTP endpoint with metrics.
 const ENDPOINT: [Id; 3] = [metrics::METRICS_PORT.id(), metrics::METRICS_BIND.id(), metrics::METRICS_TLS.id()];
 
+/// Settings of the export of traces, except those that are read with each span.
+const TRACING: [Id; 4] = [
+    tracing::TRACING_ENDPOINT.id(),
+    tracing::TRACING_HEADERS.id(),
+    tracing::TRACING_CA_CERT_FILE.id(),
+    tracing::TRACING_SERVICE_NAME.id(),
+];
+
 /// Settings of the number of replicas that writes require.
 const REPLICAS: [Id; 2] = [replication::MIN_REPLICAS_TO_WRITE.id(), replication::MIN_REPLICAS_MAX_LAG.id()];
 
@@ -63,6 +73,9 @@ pub fn apply(server: &'static Server, id: Id, values: &Values) -> Result<(), Ref
     if ENDPOINT.contains(&id) {
         server.tls.configure(values).map_err(|_| Refusal::new(NO_TLS))?;
         return listen_for_metrics(server, values);
+    }
+    if TRACING.contains(&id) {
+        return server.tracing.configure(server, values).map_err(|error| Refusal::new(error.to_string()));
     }
     if TLS.contains(&id) {
         return server.tls.configure(values).map_err(|_| Refusal::new(NO_TLS));
