@@ -6,6 +6,7 @@ use crate::config::ValueLength;
 use crate::config::{
     Arrival, Check, Command, Config, ConfigError, Distribution, Keyspace, RateLimit, Span, Tls, Topology,
 };
+use crate::pages::{self, Page};
 use crate::processes;
 use crate::report;
 use crate::result::{ResultFile, RunResult};
@@ -72,6 +73,14 @@ enum Action {
     },
     /// List the verbs of commands with their templates
     Verbs,
+    /// Print the manual page or the completions of a shell
+    Print {
+        /// What to print
+        #[arg(value_enum)]
+        page: Page,
+        /// Subcommand that the manual page is about
+        subcommand: Option<String>,
+    },
     #[command(name = processes::SUBCOMMAND, hide = true)]
     Process,
 }
@@ -331,6 +340,11 @@ impl Cli {
             Action::Verbs => {
                 verbs().for_each(|(name, template)| println!("{name:<16} {template}"));
                 println!("raw, multi, eval  see docs/load.md");
+                Ok(ExitCode::SUCCESS)
+            }
+            Action::Print { page, subcommand } => {
+                let written = pages::write(page, subcommand.as_deref(), &mut std::io::stdout().lock());
+                written.map_err(|error| text(&error))?;
                 Ok(ExitCode::SUCCESS)
             }
             Action::Process => {

@@ -21,6 +21,7 @@ pub mod connection;
 pub mod driver;
 pub mod keys;
 pub mod metrics;
+pub mod pages;
 pub mod plot;
 pub mod processes;
 pub mod reply;
