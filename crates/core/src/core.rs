@@ -15,6 +15,7 @@ use crate::rates::Rates;
 use crate::routing::Routing;
 use crate::routing::slot_stats::SlotUsage;
 use crate::runtime_config::RuntimeConfig;
+use crate::scaling::{Bounds, Decision, Scaling};
 use crate::stats::{Totals, WorkerStats};
 use crate::tracking::Tracking;
 use kvick_commands::table::Catalogue;
@@ -28,6 +29,8 @@ use kvick_store::slot::{SLOTS, slot};
 use kvick_store::{EventClass, Keyspace};
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
+use std::io;
+use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -38,6 +41,8 @@ const PARTITIONS_ONE_WORKER: usize = 256;
 /// prefetched batch before the worker that prefetched it does.
 const PARTITIONS_PER_WORKER: usize = 1024;
 const PARTITIONS_MAX: usize = 16384;
+/// Least number of workers that a running server can have.
+const WORKERS_MAX_LEAST: usize = 8;
 
 /// The state that every subsystem may read. There is one instance, which lives as long as the process.
 pub struct Core {
@@ -90,18 +95,53 @@ pub struct Core {
     /// The counters of each worker at the last CONFIG RESETSTAT.
     baseline: Mutex<Vec<Totals>>,
     runtime_config: RwLock<Arc<RuntimeConfig>>,
-    /// The workers' mailboxes, by worker number.
-    mailboxes: OnceLock<Vec<Arc<Mailbox<Message>>>>,
+    /// The mailboxes of the workers that have been started, by worker number.
+    mailboxes: Box<[OnceLock<Arc<Mailbox<Message>>>]>,
+    /// Starts a worker.
+    start_worker: OnceLock<StartWorker>,
+    /// How many workers are active: those with the lowest numbers.
+    active_workers: AtomicUsize,
+    /// Number of connections of each worker.
+    pub connection_counts: Box<[AtomicUsize]>,
+    /// Connections that have moved from one worker to another.
+    pub moved_connections: AtomicU64,
+    /// Decides how many are, and what INFO tells about that.
+    scaling: Mutex<ScalingState>,
     /// Interrupts the connection to the primary.
     interrupt_primary: OnceLock<Box<dyn Fn() + Send + Sync>>,
-    workers: usize,
     shutting_down: AtomicBool,
+}
+
+/// Starts the worker with a number.
+type StartWorker = Box<dyn Fn(usize) -> io::Result<()> + Send + Sync>;
+
+#[derive(Default)]
+struct ScalingState {
+    scaling: Scaling,
+    /// Why the number of active workers last changed; empty if it never has.
+    reason: String,
+    /// How often it has changed.
+    changes: u64,
+}
+
+/// What INFO tells about the number of workers.
+#[derive(Clone, Debug, Default)]
+pub struct ScalingReport {
+    /// Busy fraction of each worker over the last moments, from 0 to 1.
+    pub busy: Vec<f64>,
+    /// Why the number of active workers last changed; empty if it never has.
+    pub reason: String,
+    /// How often it has changed.
+    pub changes: u64,
 }
 
 impl Core {
     /// Creates a core with these settings and commands. `run_id` identifies this run.
     pub fn new(values: Values, catalogue: &'static Catalogue, run_id: String) -> Self {
         let workers = values.read(network::IO_THREADS).max(1) as usize;
+        let active = bounds(&values).min;
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let workers_max = workers.max(2 * cores).max(WORKERS_MAX_LEAST);
         let is_cluster = values.read(CLUSTER_ENABLED);
         let databases = values.read(if is_cluster { CLUSTER_DATABASES } else { process::DATABASES }) as usize;
         let partitions = match workers {
@@ -121,15 +161,15 @@ impl Core {
             routing: is_cluster.then(Routing::default),
             pause: Pause::default(),
             // The thread that executes the primary's commands publishes like a worker.
-            pubsub: PubSub::new(workers + 1),
+            pubsub: PubSub::new(workers_max + 1),
             tracking: Tracking::default(),
-            inboxes: Inboxes::new(workers + 1),
+            inboxes: Inboxes::new(workers_max + 1),
             commandlog: CommandLog::default(),
             latency: LatencyMonitor::default(),
             eviction: Eviction::default(),
             memory: memory::Monitor::default(),
             snapshot_bytes: AtomicUsize::new(0),
-            stats: (0..=workers).map(|_| Arc::new(WorkerStats::new(commands))).collect(),
+            stats: (0..=workers_max).map(|_| Arc::new(WorkerStats::new(commands))).collect(),
             rates: Mutex::default(),
             started: Instant::now(),
             started_ms: clock::unix_ms(),
@@ -137,11 +177,15 @@ impl Core {
             rejected_connections: AtomicU64::new(0),
             active_expire: AtomicBool::new(true),
             timers_stopped: AtomicBool::new(false),
-            baseline: Mutex::new(vec![Totals::default(); workers + 1]),
+            baseline: Mutex::new(vec![Totals::default(); workers_max + 1]),
             runtime_config: RwLock::new(Arc::new(runtime_config)),
-            mailboxes: OnceLock::new(),
+            mailboxes: (0..workers_max).map(|_| OnceLock::new()).collect(),
+            start_worker: OnceLock::new(),
+            active_workers: AtomicUsize::new(active),
+            connection_counts: (0..workers_max).map(|_| AtomicUsize::new(0)).collect(),
+            moved_connections: AtomicU64::new(0),
+            scaling: Mutex::default(),
             interrupt_primary: OnceLock::new(),
-            workers,
             shutting_down: AtomicBool::new(false),
         };
         core.apply_to_commands(&core.runtime_config());
@@ -149,11 +193,16 @@ impl Core {
         core
     }
 
-    /// Sets the workers' mailboxes. Later calls have no effect.
-    pub fn set_mailboxes(&self, mailboxes: Vec<Arc<Mailbox<Message>>>) {
-        // Only a bug in the startup code calls this twice; the first value stays.
-        let _ = self.mailboxes.set(mailboxes);
-        self.memory.record_startup();
+    /// Sets a worker's mailbox. Later calls have no effect.
+    pub fn set_mailbox(&self, worker: usize, mailbox: Arc<Mailbox<Message>>) {
+        // Only a bug in the code that starts workers calls this twice; the first value stays.
+        let _ = self.mailboxes[worker].set(mailbox);
+    }
+
+    /// Sets the function that starts a worker. Later calls have no effect.
+    pub fn set_start_worker(&self, start: impl Fn(usize) -> io::Result<()> + Send + Sync + 'static) {
+        // As above: the first value stays.
+        let _ = self.start_worker.set(Box::new(start));
     }
 
     /// Sets the function that interrupts the connection to the primary. Later calls have no effect.
@@ -165,7 +214,7 @@ impl Core {
     /// Marks the server as shutting down and wakes the workers, which check the mark at their next turn.
     pub fn mark_shutting_down(&self) {
         self.shutting_down.store(true, Ordering::SeqCst);
-        (0..self.workers()).for_each(|worker| self.wake(worker));
+        (0..self.workers_max()).for_each(|worker| self.wake(worker));
     }
 
     /// Resets the counters that CONFIG RESETSTAT covers. The caller holds the global lock, so no command runs.
@@ -190,15 +239,119 @@ impl Core {
         }
     }
 
-    /// Number of workers.
-    pub fn workers(&self) -> usize {
-        self.workers
+    /// Number of workers that there can be while the process runs.
+    #[inline]
+    pub fn workers_max(&self) -> usize {
+        self.mailboxes.len()
+    }
+
+    /// Number of active workers, at least 1: those with the lowest numbers. Others have no connections, or are about to
+    /// give them away.
+    #[inline]
+    pub fn active_workers(&self) -> usize {
+        self.active_workers.load(Ordering::Relaxed)
+    }
+
+    /// Whether the worker has ever been active.
+    pub fn has_started(&self, worker: usize) -> bool {
+        self.mailboxes.get(worker).is_some_and(|mailbox| mailbox.get().is_some())
+    }
+
+    /// Makes this number of workers active, at least 1 and at most [`workers_max`](Self::workers_max). Connections of
+    /// others move to them, and to new ones their share of the connections.
+    ///
+    /// # Errors
+    /// If a worker cannot be started; then the number does not change.
+    pub fn activate_workers(&self, workers: usize, reason: &str) -> io::Result<()> {
+        let mut state = self.scaling.lock();
+        let (workers, before) = (workers.clamp(1, self.workers_max()), self.active_workers());
+        if workers == before {
+            return Ok(());
+        }
+        for worker in 0..workers {
+            if !self.has_started(worker)
+                && let Some(start) = self.start_worker.get()
+            {
+                start(worker)?;
+            }
+        }
+        self.active_workers.store(workers, Ordering::SeqCst);
+        state.changes += 1;
+        state.reason = reason.to_owned();
+        drop(state);
+        kvick_runtime::logging::notice(format_args!("{workers} workers are active, {before} before ({reason})"));
+        (0..self.workers_max()).for_each(|worker| self.wake(worker));
+        if workers > before {
+            self.spread_connections(before, workers);
+        }
+        Ok(())
+    }
+
+    /// Tells the workers below `before` to give their share of connections to those from `before` to `after`.
+    fn spread_connections(&self, before: usize, after: usize) {
+        let counts: Vec<usize> =
+            self.connection_counts.iter().take(after).map(|count| count.load(Ordering::Relaxed)).collect();
+        let share = counts.iter().sum::<usize>() / after;
+        let mut givers = (0..before).map(|worker| (worker, counts[worker].saturating_sub(share)));
+        let mut giver = givers.next();
+        for to in before..after {
+            let mut wanted = share;
+            while wanted > 0
+                && let Some((from, spare)) = &mut giver
+            {
+                let count = wanted.min(*spare);
+                if count > 0 {
+                    self.send(*from, Message::Give { to, count });
+                }
+                (wanted, *spare) = (wanted - count, *spare - count);
+                if *spare == 0 {
+                    giver = givers.next();
+                }
+            }
+        }
+    }
+
+    /// Lets the number of active workers and their load follow the configuration and the load. One thread calls this
+    /// some times per second.
+    pub fn scale_workers(&self) {
+        let bounds = bounds(&self.config.values());
+        let bounds = Bounds { min: bounds.min.min(self.workers_max()), max: bounds.max.min(self.workers_max()) };
+        let busy_us: Vec<u64> = self.stats[..self.workers_max()].iter().map(|stats| stats.busy_us.get()).collect();
+        let decision =
+            self.scaling.lock().scaling.observe(self.started.elapsed(), &busy_us, self.active_workers(), bounds);
+        match decision {
+            None => {}
+            Some(Decision::Activate { workers, reason }) => {
+                if let Err(error) = self.activate_workers(workers, &reason) {
+                    kvick_runtime::logging::warning(format_args!("A worker cannot be started: {error}"));
+                }
+            }
+            Some(Decision::Shed { from, to, share }) => self.send(from, Message::Shed { to, share }),
+        }
+    }
+
+    /// Makes the number of active workers conform to changed settings.
+    ///
+    /// # Errors
+    /// If a worker cannot be started; then the number does not change.
+    pub fn conform_workers(&self, values: &Values) -> io::Result<()> {
+        let Bounds { min, max } = bounds(values);
+        self.activate_workers(self.active_workers().clamp(min, max), "configuration")
+    }
+
+    /// What INFO tells about the number of workers.
+    pub fn scaling_report(&self) -> ScalingReport {
+        let state = self.scaling.lock();
+        let busy = (0..self.workers_max()).map(|worker| state.scaling.busy(worker)).collect();
+        ScalingReport { busy, reason: state.reason.clone(), changes: state.changes }
     }
 
     /// Sends a message to a worker.
     pub fn send(&self, worker: usize, message: Message) {
-        match self.mailboxes.get().and_then(|all| all.get(worker)) {
-            Some(mailbox) => mailbox.send(message),
+        match self.mailboxes.get(worker).map(OnceLock::get) {
+            Some(Some(mailbox)) => mailbox.send(message),
+            // It has not started, and has no connections.
+            Some(None) => {}
             // Not a worker: the connection to the primary.
             None if matches!(message, Message::Close(_)) => {
                 if let Some(interrupt) = self.interrupt_primary.get() {
@@ -211,7 +364,7 @@ impl Core {
 
     /// Wakes a worker, so that it checks the server's state.
     pub fn wake(&self, worker: usize) {
-        if let Some(mailbox) = self.mailboxes.get().and_then(|all| all.get(worker)) {
+        if let Some(mailbox) = self.mailboxes.get(worker).and_then(OnceLock::get) {
             mailbox.wake();
         }
     }
@@ -224,12 +377,13 @@ impl Core {
 
     /// Makes the workers unsubscribe clients from the shard channels of slots that this node's shard does not own.
     pub fn announce_lost_slots(&self) {
-        (0..self.workers()).for_each(|worker| self.put_delivery(worker, Delivery::SlotsLost, false));
+        let started = (0..self.workers_max()).filter(|worker| self.has_started(*worker));
+        started.for_each(|worker| self.put_delivery(worker, Delivery::SlotsLost, false));
     }
 
     /// Answers a client that waited, from any thread.
     pub fn answer(&self, served: Served) {
-        self.put_delivery(served.client.worker, Delivery::Served(served), false);
+        self.put_delivery(served.client.worker(), Delivery::Served(served), false);
     }
 
     /// Puts a delivery into the inbox of `worker`, from a thread that is not one.
@@ -276,7 +430,7 @@ impl Core {
 
     /// Sends a message to every worker.
     pub fn send_all(&self, message: impl Fn() -> Message) {
-        (0..self.workers()).for_each(|worker| self.send(worker, message()));
+        (0..self.workers_max()).for_each(|worker| self.send(worker, message()));
     }
 
     /// The classes of keyspace events to record: those among `named` (the configured classes) that may have a
@@ -329,6 +483,16 @@ impl Core {
     pub fn is_shutting_down(&self) -> bool {
         self.shutting_down.load(Ordering::Relaxed)
     }
+}
+
+/// The bounds of the number of active workers, by the settings.
+fn bounds(values: &Values) -> Bounds {
+    let max = values.read(network::IO_THREADS).max(1) as usize;
+    let min = match values.read(network::IO_THREADS_MIN) as usize {
+        0 => max,
+        min => min.min(max),
+    };
+    Bounds { min, max }
 }
 
 /// The hash function of the keyspace: seeded from `hash-seed` if it is set, otherwise from a random secret.

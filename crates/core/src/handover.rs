@@ -1,4 +1,4 @@
-//! Objects passed to a worker: accepted sockets, and keys for which another server has answered. Each worker has one
+//! Objects passed to a worker: connections, and keys for which another server has answered. Each worker has one
 //! queue per kind of object; putting an object into a queue wakes the worker.
 
 use crate::Core;
@@ -17,6 +17,12 @@ impl<T> Handover<T> {
     pub fn put(&self, core: &Core, worker: usize, object: T) {
         self.0[worker].push(object);
         core.wake(worker);
+    }
+
+    /// Whether there are objects for a worker.
+    #[inline]
+    pub fn has_any(&self, worker: usize) -> bool {
+        !self.0[worker].is_empty()
     }
 
     /// Takes the oldest object for a worker.

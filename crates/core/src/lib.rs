@@ -21,9 +21,10 @@ pub mod pubsub;
 pub mod rates;
 pub mod routing;
 pub mod runtime_config;
+pub mod scaling;
 pub mod slot_writes;
 pub mod slow_commands;
 pub mod stats;
 pub mod tracking;
 
-pub use crate::core::Core;
+pub use crate::core::{Core, ScalingReport};

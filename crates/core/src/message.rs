@@ -18,4 +18,18 @@ pub enum Message {
     DeleteSlots(Box<[u16]>),
     /// Try to write to all sockets, even those that the poll does not report as writable.
     RetryWrites,
+    /// Move connections to another worker: those that cause about a share of this worker's requests.
+    Shed {
+        /// The worker that gets them.
+        to: usize,
+        /// The share, above 0 and at most 1.
+        share: f64,
+    },
+    /// Move this number of connections to another worker.
+    Give {
+        /// The worker that gets them.
+        to: usize,
+        /// The number.
+        count: usize,
+    },
 }

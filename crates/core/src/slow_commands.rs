@@ -48,7 +48,7 @@ impl SlowCommand {
             local: client.local.clone(),
             user,
             library,
-            worker: client.worker,
+            worker: client.worker(),
         }
     }
 }

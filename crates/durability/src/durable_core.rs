@@ -95,8 +95,8 @@ impl DurableCore {
     pub fn new(core: Core) -> Self {
         DurableCore {
             persistence: Persistence::default(),
-            aof: Aof::new(core.workers(), core.config.read(APPENDFSYNC)),
-            scripting: Scripting::new(core.keyspace, core.workers()),
+            aof: Aof::new(core.workers_max(), core.config.read(APPENDFSYNC)),
+            scripting: Scripting::new(core.keyspace, core.workers_max()),
             core,
             replication: OnceLock::new(),
             make_replayer: OnceLock::new(),

@@ -51,7 +51,7 @@ pub struct Applier {
 impl Applier {
     /// Creates an applier for the thread with this participant of the global lock.
     pub fn new(server: &'static Services, participant: Participant) -> Self {
-        let worker = server.workers();
+        let worker = server.workers_max();
         let mut engine = Engine::new(server, Executor::Replication, server.stats[worker].clone(), participant);
         engine.effects().relay_only();
         Applier {
@@ -183,7 +183,7 @@ impl Applier {
 impl Apply for Applier {
     fn begin(&mut self, generation: u64, database: usize, endpoints: &Endpoints) {
         let server = self.engine.server;
-        self.client = primary(server.clients.next_id(), server.workers(), endpoints);
+        self.client = primary(server.clients.next_id(), server.workers_max(), endpoints);
         server.clients.add(self.client.info.clone());
         self.client.select(database);
         server.replication.upstream.database.store(database, Ordering::Relaxed);

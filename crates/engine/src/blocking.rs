@@ -293,7 +293,7 @@ impl Engine {
 
     /// Sends the answer to the worker that owns the client.
     pub(super) fn answer_waiter(&mut self, served: Served) {
-        self.server.deliver(self.executor, served.client.worker, Delivery::Served(served));
+        self.server.deliver(self.executor, served.client.worker(), Delivery::Served(served));
     }
 
     /// Removes a waiter from its queues. Returns false if it was already served.

@@ -48,7 +48,7 @@ impl Engine {
     ) -> Option<Arc<Code>> {
         let Some(Handler::ScriptCall(script_call)) = handler else { return None };
         let scripting = &self.server.scripting;
-        let may_be_confined = scripting.is_parallel()
+        let may_be_confined = self.server.active_workers() > 1
             && self.executor.is_worker()
             && client.debugging.is_none()
             && !client.info.is_from_log()

@@ -106,7 +106,7 @@ impl Defrag {
         };
         let mut state = self.state.lock();
         let is_changed = std::mem::replace(&mut state.cycle, cycle) != cycle;
-        let is_over = runs && self.finished() >= server.workers();
+        let is_over = runs && self.finished() >= server.active_workers();
         if is_over {
             let Totals { moved, kept } = Totals::of(server).since(state.at_begin);
             if moved * FUTILE_SHARE < moved + kept {

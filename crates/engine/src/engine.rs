@@ -206,7 +206,7 @@ impl Engine {
             reads_every_key: true,
             is_copy: false,
             in_batch: false,
-            evicting: Evicting::new(executor.slot(server.workers())),
+            evicting: Evicting::new(executor.slot(server.workers_max())),
             lost_slots: LostSlots::default(),
             last: Ticks::now(),
             dated: Ticks::now(),
@@ -297,7 +297,7 @@ impl Engine {
     /// Pending deliveries of this worker.
     #[inline]
     pub fn inbox(&self) -> &'static Inbox {
-        self.server.inboxes.of(self.executor.slot(self.server.workers()))
+        self.server.inboxes.of(self.executor.slot(self.server.workers_max()))
     }
 
     /// Scratch space for background work between batches.

@@ -229,7 +229,8 @@ impl Engine {
         self.settle_memory();
         let excess = eviction::excess(self.server, self.runtime_config.eviction.bytes);
         if excess <= 0 {
-            self.evicting.allowed = kvick_runtime::memory::thread_balance() - excess / self.server.workers() as i64;
+            self.evicting.allowed =
+                kvick_runtime::memory::thread_balance() - excess / self.server.active_workers() as i64;
         }
         excess
     }

@@ -109,6 +109,19 @@ impl Engine {
         self.in_batch
     }
 
+    /// Whether this engine owns the global lock's bias, or has lent it to a script.
+    #[inline]
+    pub fn has_bias(&self) -> bool {
+        self.bias_owner.is_some()
+    }
+
+    /// Gives the bias up for good: another worker is active. Called outside a batch.
+    pub fn disown_bias(&mut self) {
+        if let Some(bias_owner) = self.bias_owner.take() {
+            self.server.keyspace.global_lock.clear_bias_owner(bias_owner);
+        }
+    }
+
     /// Makes this engine, which belongs to the only worker, the owner of the global lock's bias.
     pub fn own_bias(&mut self) {
         self.bias_owner = Some(self.server.keyspace.global_lock.set_bias_owner(self.participant));

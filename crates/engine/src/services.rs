@@ -46,6 +46,8 @@ pub struct Services {
     pub acl: Acl,
     /// New connections on their way to their workers.
     pub connections: Handover<NewConnection>,
+    /// Connections on their way from one worker to another, as a type of the workers.
+    pub moved: Handover<Box<dyn Any + Send>>,
     /// Active defragmentation.
     pub defrag: Defrag,
     /// Maximum bytes passed to one write on a connection; 0 when replies go through the block lists.
@@ -65,7 +67,8 @@ impl Services {
     /// Creates services on a core, with the given commands.
     pub fn leak(core: Core, table: &'static CommandTable<Handler>) -> &'static Services {
         let services: &'static Services = Box::leak(Box::new(Services {
-            connections: Handover::new(core.workers()),
+            connections: Handover::new(core.workers_max()),
+            moved: Handover::new(core.workers_max()),
             replicated: ReplicatedCore::new(DurableCore::new(core)),
             table,
             acl: Acl::default(),

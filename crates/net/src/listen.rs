@@ -372,7 +372,7 @@ pub fn admit(
         set_keepalive(&SockRef::from(stream), runtime_config.tcp_keepalive);
     }
     let id = core.clients.next_id();
-    let worker = (id as usize - 1) % core.workers();
+    let worker = (id as usize - 1) % core.active_workers();
     let now = kvick_runtime::clock::unix_ms();
     let info = ClientInfo::new(id, worker, socket.fd(), peer.peer, peer.local, peer.loopback, now);
     info.set_flags(ClientFlags::UNIX, peer.unix);

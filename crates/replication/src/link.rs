@@ -313,7 +313,7 @@ impl Link<'_> {
             return Err(LinkError::Superseded);
         }
         if taken_over {
-            core.finish_failover(&mut global, &core.stats[core.workers()]);
+            core.finish_failover(&mut global, &core.stats[core.workers_max()]);
         } else {
             core.abort_failover("Failover target rejected psync request");
         }
@@ -395,7 +395,7 @@ impl Link<'_> {
             }
             let n = primary_connection.read_append(&mut input, ACK_PERIOD.saturating_sub(acknowledged.elapsed()))?;
             if n > 0 {
-                core.stats[core.workers()].bytes_in.add(n as u64);
+                core.stats[core.workers_max()].bytes_in.add(n as u64);
             } else if self.is_timed_out(primary_connection.timeout()) {
                 return Err(LinkError::Refused("PRIMARY timeout: no data nor PING received...".into()));
             }

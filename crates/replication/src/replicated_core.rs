@@ -43,8 +43,8 @@ impl ReplicatedCore {
     /// On a durable core, to which it is not [attached](Self::attach) yet.
     pub fn new(durable: DurableCore) -> Self {
         ReplicatedCore {
-            replication: Replication::new(durable.workers()),
-            migration: Migration::new(durable.workers()),
+            replication: Replication::new(durable.workers_max()),
+            migration: Migration::new(durable.workers_max()),
             slot_migration: SlotMigration::default(),
             tls: Tls::default(),
             make_applier: OnceLock::new(),

@@ -99,7 +99,7 @@ impl ReplicatedCore {
     pub fn disconnect_replicas(&self) {
         for replica in self.replication.replicas.all() {
             replica.client.doomed.store(true, Ordering::SeqCst);
-            self.send(replica.client.worker, Message::Close(replica.client.clone()));
+            self.send(replica.client.worker(), Message::Close(replica.client.clone()));
         }
     }
 
@@ -155,7 +155,7 @@ impl ReplicatedCore {
             {
                 logging::warning(format_args!("Disconnecting timedout replica ({doing}): {}", replica.name()));
                 replica.client.doomed.store(true, Ordering::SeqCst);
-                self.send(replica.client.worker, Message::Close(replica.client.clone()));
+                self.send(replica.client.worker(), Message::Close(replica.client.clone()));
             }
         }
     }
@@ -171,7 +171,7 @@ impl ReplicatedCore {
                 channel.client.id
             ));
             channel.client.doomed.store(true, Ordering::SeqCst);
-            self.send(channel.client.worker, Message::Close(channel.client.clone()));
+            self.send(channel.client.worker(), Message::Close(channel.client.clone()));
         }
     }
 

@@ -156,7 +156,7 @@ fn join(core: &ReplicatedCore, current: &CurrentDump, replica: &Arc<Replica>) ->
     // The replica's worker is executing its request: the replica is attached after it.
     pending_full_syncs.waiting.lock().push((replica.client.id, full_sync));
     replica.set_stage(Stage::Saving);
-    core.wake(replica.client.worker);
+    core.wake(replica.client.worker());
     true
 }
 
@@ -255,7 +255,7 @@ fn begin(core: &'static ReplicatedCore, waiting: &[Arc<Replica>], spec: DumpSpec
         let full_sync = PendingFullSync { history, offset, database, reader, follower, is_streamed, stop_after_dump };
         core.replication.pending_full_syncs.offer(core, replica, full_sync);
         replica.set_stage(Stage::Saving);
-        core.wake(replica.client.worker);
+        core.wake(replica.client.worker());
     }
     let target = if is_streamed { "replicas sockets" } else { "disk" };
     let using = if has_channels { "dual-channel" } else { "normal sync" };

@@ -67,7 +67,7 @@ pub struct Scripting {
     turn: RwLock<()>,
     gate: Gate,
     shared: Slot,
-    /// The interpreters of workers; none if there is only one worker.
+    /// The interpreters of workers.
     workers: Box<[Slot]>,
     /// The registered scripts.
     pub scripts: Mutex<Scripts>,
@@ -115,7 +115,6 @@ impl NoScripts<'_> {
 impl Scripting {
     /// Creates state without scripts and functions.
     pub fn new(keyspace: &'static Keyspace, workers: usize) -> Self {
-        let workers = if workers > 1 { workers } else { 0 };
         Scripting {
             keyspace,
             turn: RwLock::default(),
@@ -161,12 +160,6 @@ impl Scripting {
     /// Waits for the script that runs alone, and those that wait for the turn. Gives up after a moment.
     pub fn share_turn(&self) -> Option<SharedTurn<'_>> {
         self.turn.try_read_for(POLL_INTERVAL).map(SharedTurn)
-    }
-
-    /// Whether scripts may run in parallel.
-    #[inline]
-    pub fn is_parallel(&self) -> bool {
-        !self.workers.is_empty()
     }
 
     /// Begins a confined script of a worker; `None` if scripts must not run now. The caller is within a batch.
@@ -304,7 +297,7 @@ impl Scripting {
             return Err(Error::quoting(&[b"ERR Could not find scripting engine '", &shebang.engine, b"'"]));
         }
         vm.compile_script(sum.digits(), &text[shebang.code]).map_err(error_of)?;
-        let calls = if self.is_parallel() { vm.script_calls(sum.digits()) } else { None };
+        let calls = vm.script_calls(sum.digits());
         let known = Known::of_code(core.catalogue, calls.as_deref());
         let new = NewScript { sum: *sum, text, flags: shebang.flags, known, is_permanent };
         let (script, removed) = self.scripts.lock().add(new);

@@ -138,7 +138,7 @@ fn describe_server(out: &mut String, server: &Server, thread: &str) -> fmt::Resu
     writeln!(out, "process_id:{}", std::process::id())?;
     writeln!(out, "run_id:{}", server.run_id)?;
     writeln!(out, "uptime_in_seconds:{}", server.started.elapsed().as_secs())?;
-    writeln!(out, "workers:{}", server.workers())?;
+    writeln!(out, "workers:{}", server.active_workers())?;
     writeln!(out, "connected_clients:{}", server.clients.count())?;
     writeln!(out, "total_connections_received:{}", sum(|stats| stats.connections.get()))?;
     writeln!(out, "total_commands_processed:{}", sum(|stats| stats.requests.get()))?;
@@ -146,13 +146,13 @@ fn describe_server(out: &mut String, server: &Server, thread: &str) -> fmt::Resu
     writeln!(out, "\n------ CLIENT LIST OUTPUT ------")?;
     for client in server.clients.all().iter().take(CLIENTS_MAX) {
         let command = server.catalogue.get(client.command.load(Ordering::Relaxed));
-        let here = if thread == format!("worker-{}", client.worker) { " (of the thread that panicked)" } else { "" };
+        let here = if thread == format!("worker-{}", client.worker()) { " (of the thread that panicked)" } else { "" };
         writeln!(
             out,
             "id={} addr={} worker={}{here} db={} input={} output={} last-active-ms={} cmd={}",
             client.id,
             client.peer,
-            client.worker,
+            client.worker(),
             client.db.load(Ordering::Relaxed),
             client.input.load(Ordering::Relaxed),
             client.output.load(Ordering::Relaxed),

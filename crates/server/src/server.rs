@@ -63,6 +63,7 @@ impl Process for Server {
         self.defrag.tick(self);
         self.tls.reload_if_due(&self.config.values());
         self.sample();
+        self.scale_workers();
     }
 
     /// Closes the listeners first, so that nobody can connect while connections are being closed.

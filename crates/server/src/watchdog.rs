@@ -61,7 +61,7 @@ impl Watchdog {
         affinity::set(Role::Background);
         let now = Instant::now();
         let turns = |worker: usize| server.stats[worker].turns.get();
-        let mut seen: Vec<Observation> = (0..server.workers())
+        let mut seen: Vec<Observation> = (0..server.workers_max())
             .map(|worker| Observation { turns: turns(worker), at: now, is_reported: false })
             .collect();
         let mut state = self.state.lock();
@@ -74,7 +74,7 @@ impl Watchdog {
             }
             for (worker, seen) in seen.iter_mut().enumerate() {
                 let turns = turns(worker);
-                if turns != seen.turns {
+                if turns != seen.turns || worker >= server.active_workers() {
                     *seen = Observation { turns, at: Instant::now(), is_reported: false };
                 } else if seen.at.elapsed() >= period && !std::mem::replace(&mut seen.is_reported, true) {
                     let ms = seen.at.elapsed().as_millis();

@@ -85,7 +85,8 @@ fn describe(command: &CommandInfo) -> String {
         words
     });
     page.push_str(&wrap(words, "    ", "        "));
-    let mut about = format!("{} Complexity: {}. Since {}.", spec.summary, spec.complexity.trim_end_matches('.'), spec.since);
+    let mut about =
+        format!("{} Complexity: {}. Since {}.", spec.summary, spec.complexity.trim_end_matches('.'), spec.since);
     if let Some(deprecation) = &spec.deprecated {
         let _ = write!(about, " Deprecated since {}: use {}.", deprecation.since, deprecation.instead);
     }
@@ -108,9 +109,10 @@ fn commands_are_listed() {
             groups.entry(command.spec.group.name()).or_default().push(command);
         }
     }
-    let mut page = "# Commands\n\nAll commands by group, from the table that `COMMAND DOCS` shows. Versions are those of \
+    let mut page =
+        "# Commands\n\nAll commands by group, from the table that `COMMAND DOCS` shows. Versions are those of \
                     Valkey and Redis.\n[Compatibility](../compatibility.md) names the differences from Valkey.\n\n"
-        .to_owned();
+            .to_owned();
     for (group, commands) in &mut groups {
         commands.sort_by(|one, other| one.full_name.cmp(&other.full_name));
         let _ = write!(page, "## {group}\n\n");
@@ -122,9 +124,10 @@ fn commands_are_listed() {
 
 #[test]
 fn directives_are_listed() {
-    let mut page = "# Directives\n\nAll directives of the configuration, from `kvick.conf`, which explains the format of \
+    let mut page =
+        "# Directives\n\nAll directives of the configuration, from `kvick.conf`, which explains the format of \
                     the file. A directive\nis also an option of the command line: `--port 7777`.\n"
-        .to_owned();
+            .to_owned();
     let (mut section, mut previous) = ("", String::new());
     let all = explanations::all();
     for explanation in &all {

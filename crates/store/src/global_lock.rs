@@ -174,6 +174,12 @@ impl GlobalLock {
         BiasOwner { number: participant.0, revocations: 0, shared_batches_left: 0 }
     }
 
+    /// Ends the bias. The owner must not be in a batch.
+    pub fn clear_bias_owner(&self, bias_owner: BiasOwner) {
+        debug_assert_eq!(self.flags[bias_owner.number].0.load(Ordering::Relaxed), OUT);
+        self.bias_owner.store(NO_OWNER, Ordering::Relaxed);
+    }
+
     /// Begins an exclusive batch of the bias owner. Returns `None`, without beginning a batch, if another thread holds
     /// or wants the global lock, if there are revokers, or while the owner still has to take locks after a revocation.
     #[inline]

@@ -4,7 +4,7 @@
 use super::Worker;
 use super::output::Run;
 use kvick_core::clients::ClientFlags;
-use kvick_core::inbox::Served;
+use kvick_core::inbox::{Delivery, Served};
 use kvick_engine::blocking::Blocked;
 use kvick_engine::session::Fate;
 use kvick_store::Waiter;
@@ -80,6 +80,10 @@ impl Worker {
 
     /// Delivers a client's answer and resumes its connection.
     pub(super) fn deliver(&mut self, served: Served) {
+        let owner = served.client.worker();
+        if owner != self.number {
+            return self.forward(owner, Delivery::Served(served));
+        }
         let token = served.client.token.load(Ordering::Relaxed);
         let Some(connection) = self.connections.get_mut(token) else { return };
         // The token may have been reused for another connection.

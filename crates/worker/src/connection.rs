@@ -64,6 +64,8 @@ pub struct Connection {
     pub unwritten: bool,
     /// Number of reply runs awaiting fsync.
     pub awaiting_fsync: usize,
+    /// Its number of commands when the load of connections was last compared.
+    pub counted: u64,
 }
 
 /// A deferred request.
@@ -108,6 +110,7 @@ impl Connection {
             read_closed: false,
             unwritten: false,
             awaiting_fsync: 0,
+            counted: 0,
         }
     }
 

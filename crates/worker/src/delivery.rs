@@ -191,11 +191,14 @@ impl Worker {
     }
 
     /// Takes messages from the inbox. Messages to a single connection are delivered at once.
-    fn drain_inbox(&mut self) {
-        for delivery in self.engine.inbox().take() {
+    pub(super) fn drain_inbox(&mut self) {
+        let deliveries: Vec<Delivery> = self.engine.inbox().take().collect();
+        self.adopt_connections();
+        for delivery in deliveries {
             match delivery {
                 Delivery::Published(message) => self.deliveries.queue.push_back(Pending::Message(message)),
                 Delivery::Invalidated(invalidation) => {
+                    self.readdress_in_transit(&invalidation);
                     self.deliveries.queue.push_back(Pending::Invalidation(invalidation))
                 }
                 Delivery::Served(served) => {
@@ -245,7 +248,11 @@ impl Worker {
     }
 
     /// Sends a request to the source of a slot import.
-    fn deliver_to_source(&mut self, client: &ClientInfo, request: &[u8]) {
+    fn deliver_to_source(&mut self, client: &Arc<ClientInfo>, request: &[u8]) {
+        let owner = client.worker();
+        if owner != self.number {
+            return self.forward(owner, Delivery::ToSource(client.clone(), request.to_vec()));
+        }
         let token = client.token.load(Ordering::Relaxed);
         let is_open = |connection: &Connection| {
             connection.client.info.id == client.id && connection.client.fate == Fate::Open && !client.is_doomed()

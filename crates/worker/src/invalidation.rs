@@ -4,8 +4,9 @@ use super::Worker;
 use super::delivery::Encoded;
 use kvick_core::clients::{ClientFlags, ClientInfo};
 use kvick_core::executor::Executor;
+use kvick_core::inbox::Delivery;
 use kvick_core::tracking::Invalidation;
-use kvick_core::tracking::invalidation::write_disconnected;
+use kvick_core::tracking::invalidation::{Target, write_disconnected};
 use kvick_engine::session::Fate;
 use kvick_resp::Version;
 use std::ops::Range;
@@ -22,6 +23,10 @@ impl Worker {
                 client.info.id == target.client && client.fate == Fate::Open && !client.info.is_doomed()
             });
             let Some(connection) = connection else {
+                let has_moved = self.server.moved_connections.load(Ordering::Relaxed) > 0;
+                if has_moved && self.readdress(invalidation, target) {
+                    continue;
+                }
                 if let Some(origin) = &target.origin {
                     self.deliver_disconnection_to(origin);
                 }
@@ -37,20 +42,42 @@ impl Worker {
         }
     }
 
+    /// Sends an invalidation again to those of its clients that were between two workers when it was sent.
+    pub(super) fn readdress_in_transit(&self, invalidation: &Invalidation) {
+        for target in invalidation.in_transit() {
+            // A client that is gone needs none.
+            let _ = self.readdress(invalidation, target);
+        }
+    }
+
+    /// Sends an invalidation again to a client that is not where it was when it was sent. Returns whether the client is
+    /// still connected.
+    #[cold]
+    fn readdress(&self, invalidation: &Invalidation, target: &Target) -> bool {
+        let Some(client) = self.server.clients.get(target.client) else { return false };
+        let (owner, token) = (client.worker(), client.token.load(Ordering::Relaxed));
+        if owner == self.number && token == target.token {
+            // It is being closed.
+            return false;
+        }
+        self.server.put(owner, Delivery::Invalidated(invalidation.for_target(target, token)));
+        true
+    }
+
     /// Notifies a client, on whichever worker, that it will receive no more invalidations.
     fn deliver_disconnection_to(&mut self, client: &Arc<ClientInfo>) {
-        if client.worker == self.number {
+        if client.worker() == self.number {
             return self.deliver_disconnection(client);
         }
-        self.server.deliver(
-            Executor::Worker(self.number),
-            client.worker,
-            kvick_core::inbox::Delivery::Disconnected(client.clone()),
-        );
+        self.server.deliver(Executor::Worker(self.number), client.worker(), Delivery::Disconnected(client.clone()));
     }
 
     /// Notifies a client of this worker that it will receive no more invalidations.
-    pub(super) fn deliver_disconnection(&mut self, client: &ClientInfo) {
+    pub(super) fn deliver_disconnection(&mut self, client: &Arc<ClientInfo>) {
+        let owner = client.worker();
+        if owner != self.number {
+            return self.forward(owner, Delivery::Disconnected(client.clone()));
+        }
         let token = client.token.load(Ordering::Relaxed);
         let connection = self.connections.get(token).filter(|connection| connection.client.info.id == client.id);
         let Some(connection) = connection else { return };

@@ -22,6 +22,7 @@ mod invalidation;
 mod large_arguments;
 mod long_script;
 mod migrating;
+mod moving;
 pub mod output;
 mod readiness;
 mod shard_channels;
@@ -57,6 +58,8 @@ use std::time::Duration;
 const EVENTS: usize = 1024;
 /// Interval at which throttled publishers are checked.
 const THROTTLE_CHECK: Duration = Duration::from_millis(1);
+/// Time between the turns of a worker that is not active: the watch for hanging workers counts on some.
+const PARKED: Duration = Duration::from_secs(1);
 const WAKE: usize = usize::MAX;
 /// Tokens from this value up belong to listeners.
 const FIRST_LISTENER: usize = usize::MAX - 1024;
@@ -126,6 +129,10 @@ pub struct Worker {
     /// When replicas were last fed, and whether data is pending since.
     fed_at: Ticks,
     has_pending: bool,
+    /// Connections to give to other workers.
+    moves: moving::Moves,
+    /// Whether there are more of them than a turn moves.
+    has_more_to_give: bool,
 }
 
 impl Worker {
@@ -177,6 +184,8 @@ impl Worker {
             feeds: Vec::new(),
             fed_at: Ticks::now(),
             has_pending: false,
+            moves: moving::Moves::default(),
+            has_more_to_give: false,
         })
     }
 
@@ -189,14 +198,14 @@ impl Worker {
     pub fn run(mut self) {
         kvick_runtime::memory::register_thread();
         affinity::set(Role::Serving);
-        if self.server.workers() == 1 {
-            self.engine.own_bias();
-        }
+        self.claim_bias();
         let mut events = Events::with_capacity(EVENTS);
         let mut ended = Ticks::now();
         while !self.server.is_shutting_down() {
             let delivers = !self.deliveries.is_empty() || self.engine.inbox().has_deliveries();
-            let at_most = if self.pauses_reading {
+            let at_most = if self.is_parked() {
+                PARKED
+            } else if self.pauses_reading {
                 THROTTLE_CHECK
             } else if !self.has_more_to_do(delivers) {
                 let wait = self.timers.wait(ended, self.engine.now_ms, &self.server.defrag);
@@ -220,12 +229,13 @@ impl Worker {
     /// Whether the next turn starts at once, without waiting for poll events.
     fn has_more_to_do(&self, delivers: bool) -> bool {
         let has_connections = !self.ready.is_empty() || !self.handshakes.is_empty() || !self.unfinished.is_empty();
-        has_connections || delivers || self.is_evicting() || self.engine.is_deleting_slots()
+        has_connections || delivers || self.has_more_to_give || self.is_evicting() || self.engine.is_deleting_slots()
     }
 
     /// Runs one turn; returns the time at which it ended.
     fn turn(&mut self, events: &Events) -> Ticks {
         let began = self.engine.update_clock();
+        self.adapt_bias();
         self.sync_with_log();
         if !self.unfinished.is_empty() {
             self.continue_accepting();
@@ -278,6 +288,7 @@ impl Worker {
         let executed = self.engine.stats.requests.get() - requests;
         self.feed_when_due(executed > 0);
         self.release_throttled();
+        self.has_more_to_give = self.give_connections();
         self.engine.settle_memory();
         let ended = Ticks::now();
         self.engine.stats.count_turn(ended.us_since(began), executed);
@@ -340,6 +351,7 @@ impl Worker {
     fn read_mailbox(&mut self) {
         let mailbox = self.mailbox.clone();
         let messages: Vec<Message> = mailbox.drain().collect();
+        self.adopt_connections();
         while let Some(new) = self.server.connections.take(self.number) {
             self.add(new);
         }
@@ -352,6 +364,8 @@ impl Worker {
                 Message::Resume => self.resume_paused(),
                 Message::Loaded => self.timers.make_due(),
                 Message::DeleteSlots(slots) => self.engine.delete_slots(&slots),
+                Message::Shed { to, share } => self.plan_shedding(to, share),
+                Message::Give { to, count } => self.plan_giving(to, count),
                 Message::RetryWrites => {
                     let tokens: Vec<usize> = self.connections.iter().map(|(token, _)| token).collect();
                     tokens.into_iter().for_each(|token| self.write_waiting(token));
@@ -376,12 +390,14 @@ impl Worker {
         let connection = entry.insert(Connection::new(socket, Client::new(info, identity)));
         self.engine.stats.connections.add(1);
         let registered = connection.socket.register(self.poll.registry(), Token(token));
+        let is_lost = registered.is_err();
         // A request to close it before it was registered here could not reach it.
-        if registered.is_err() || Self::is_doomed(connection) {
+        if is_lost || Self::is_doomed(connection) {
             let info = self.connections.remove(token).client.info;
             self.server.clients.remove(id);
             self.server.eviction.clients.forget(&info);
         }
+        self.publish_connections();
     }
 
     /// Closes a connection.
@@ -390,6 +406,7 @@ impl Worker {
             return;
         }
         let Some(mut connection) = self.connections.try_remove(token) else { return };
+        self.publish_connections();
         if connection.awaiting_fsync > 0 {
             self.forget_awaiting(token);
         }
@@ -436,7 +453,12 @@ impl Worker {
     }
 
     /// Closes the connection of a client marked as doomed.
-    fn close_doomed(&mut self, info: &ClientInfo) {
+    fn close_doomed(&mut self, info: &Arc<ClientInfo>) {
+        let owner = info.worker();
+        if owner != self.number {
+            // It has moved.
+            return self.server.send(owner, Message::Close(info.clone()));
+        }
         let token = info.token.load(Ordering::Relaxed);
         // A queued connection is closed when its turn to be read comes, without searching the queue.
         if self.connections.get(token).is_some_and(|c| c.client.info.id == info.id && !c.queued) {
@@ -479,10 +501,10 @@ impl Worker {
             let Some(new) = kvick_net::listen::admit(self.server, socket, peer, config, is_open) else {
                 continue;
             };
-            if new.info.worker == self.number {
+            if new.info.worker() == self.number {
                 self.add(new);
             } else {
-                self.server.connections.put(self.server, new.info.worker, new);
+                self.server.connections.put(self.server, new.info.worker(), new);
             }
         }
         if !self.unfinished.contains(&listener) {
@@ -495,6 +517,22 @@ impl Worker {
     fn continue_accepting(&mut self) {
         for listener in std::mem::take(&mut self.unfinished) {
             self.accept(listener);
+        }
+    }
+
+    /// Owns the global lock's bias while no other worker has connections.
+    #[inline]
+    fn adapt_bias(&mut self) {
+        if self.number == 0 && self.engine.has_bias() && self.server.active_workers() > 1 {
+            self.engine.disown_bias();
+        }
+    }
+
+    /// Takes the global lock's bias if no other worker has connections.
+    fn claim_bias(&mut self) {
+        let others = || self.server.connection_counts.iter().skip(1).all(|count| count.load(Ordering::Relaxed) == 0);
+        if self.number == 0 && !self.engine.has_bias() && self.server.active_workers() == 1 && others() {
+            self.engine.own_bias();
         }
     }
 

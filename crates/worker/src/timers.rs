@@ -79,6 +79,10 @@ impl Worker {
         let now = Ticks::now();
         let period = Duration::from_secs(1) / self.engine.runtime_config.hz;
         self.timers.next = now.after(period);
+        if self.is_parked() {
+            return;
+        }
+        self.claim_bias();
         if self.server.timers_stopped.load(std::sync::atomic::Ordering::Relaxed) {
             return;
         }
@@ -104,7 +108,7 @@ impl Worker {
 
     /// Runs a slice of active defragmentation if one is due.
     pub(super) fn defragment(&mut self) {
-        if self.server.defrag.percent() > 0 {
+        if self.server.defrag.percent() > 0 && self.number < self.server.active_workers() {
             self.defragment_now();
         }
     }
@@ -122,7 +126,7 @@ impl Worker {
         let mut work = defrag::Work::default();
         let pass = defrag::walk::Pass {
             keyspace: server.keyspace,
-            share: Share { worker: self.number, workers: server.workers() },
+            share: Share { worker: self.number, workers: server.active_workers() },
             heap: &mut own.slabs,
             deadline,
             fields_max,
@@ -143,7 +147,8 @@ impl Worker {
 
     /// Expires keys for at most a quarter of the period, or up to 43 percent depending on the effort setting.
     fn expire(&mut self, period: Duration) {
-        if self.server.pause.blocks_writes(self.engine.now_ms)
+        if self.number >= self.server.active_workers()
+            || self.server.pause.blocks_writes(self.engine.now_ms)
             || self.engine.runtime_config.import_mode
             || !self.server.active_expire.load(std::sync::atomic::Ordering::Relaxed)
         {
@@ -174,7 +179,7 @@ impl Worker {
         let stats = self.engine.stats.clone();
         let ran_out = self.timers.sweeper.run(Pass {
             keyspace,
-            share: Share { worker: self.number, workers: self.server.workers() },
+            share: Share { worker: self.number, workers: self.server.active_workers() },
             now_ms: self.engine.now_ms,
             budget: period * percent / 100,
             acceptable_percent,

@@ -38,6 +38,7 @@ theme! {
     TRACKING_TABLE_MAX_KEYS: u64 = integer("tracking-table-max-keys", 0, I64_MAX, 1_000_000).works();
 
     IO_THREADS: u32 = cores("io-threads", 256).works();
+    IO_THREADS_MIN: u32 = integer("io-threads-min", 0, 256, 0).works();
     IO_THREADS_ALWAYS_ACTIVE: bool = boolean("io-threads-always-active", false).hidden();
     PREFETCH_BATCH_MAX_SIZE: u32 = integer("prefetch-batch-max-size", 0, 128, 16).works();
     MIN_IO_THREADS_AVOID_COPY_REPLY: u32 = integer("min-io-threads-avoid-copy-reply", 0, I32_MAX, 7).hidden();

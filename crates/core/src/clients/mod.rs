@@ -48,8 +48,8 @@ pub struct ClientInfo {
     pub output: AtomicUsize,
     /// Unique, ascending.
     pub id: u64,
-    /// Number of the worker that owns the connection.
-    pub worker: usize,
+    /// Number of the worker that owns the connection, which may change.
+    pub worker: AtomicUsize,
     /// The owner's key of this connection; has no meaning to other threads.
     pub token: AtomicUsize,
     /// File descriptor.
@@ -209,16 +209,22 @@ pub struct Place {
 }
 
 impl ClientInfo {
+    /// Number of the worker that owns its connection. Another worker may take it over at any time.
+    #[inline]
+    pub fn worker(&self) -> usize {
+        self.worker.load(Ordering::Relaxed)
+    }
+
     /// The place of its connection. Only the owner may use the token.
     pub fn place(&self) -> Place {
-        Place { worker: self.worker, token: self.token.load(Ordering::Relaxed) }
+        Place { worker: self.worker(), token: self.token.load(Ordering::Relaxed) }
     }
 
     /// The info of a connection that was accepted at `now_ms`.
     pub fn new(id: u64, worker: usize, fd: i32, peer: String, local: String, loopback: bool, now_ms: i64) -> Self {
         ClientInfo {
             id,
-            worker,
+            worker: AtomicUsize::new(worker),
             token: AtomicUsize::new(usize::MAX),
             fd,
             peer,

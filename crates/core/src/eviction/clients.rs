@@ -124,7 +124,7 @@ pub fn enforce_now(core: &Core, limit: u64, now_ms: i64) {
             client.described(core.config.read(HIDE_USER_DATA_FROM_LOG))
         ));
         state.mark_closing(&client, memory);
-        core.send(client.worker, Message::Close(client));
+        core.send(client.worker(), Message::Close(client));
     }
     if sum > limit {
         state.retry_at_ms.store(now_ms + RETRY_MS, Ordering::Relaxed);

@@ -123,6 +123,18 @@ impl Directory {
         })
     }
 
+    /// Moves a subscription to another worker; returns its new stamp, so that messages published before are not
+    /// delivered again.
+    pub(super) fn transfer(&self, kind: Kind, name: &[u8], from: usize, to: usize) -> u64 {
+        self.with(kind, name, |counts| {
+            if let Some(by_worker) = counts.get_mut(name) {
+                by_worker.remove(from);
+                by_worker.add(to);
+            }
+            self.next_stamp.fetch_add(1, Ordering::Relaxed)
+        })
+    }
+
     /// Removes a subscription of a connection of a worker.
     pub(super) fn remove(&self, kind: Kind, name: &[u8], worker: usize) {
         self.with(kind, name, |counts| {

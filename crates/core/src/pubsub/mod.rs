@@ -120,6 +120,37 @@ impl PubSub {
         }
     }
 
+    /// Moves the subscriptions of a connection to another worker, which then calls [`arrive`](Self::arrive). From now on
+    /// that worker gets their messages. The caller holds the global lock, and the connection has all messages published
+    /// before.
+    pub fn depart(&self, from: Place, to: usize, own: &mut Subscriptions) {
+        for (kind, name, _) in own.all() {
+            self.subscribers(from.worker).remove(kind, &name, from.token);
+            let stamp = self.directory.transfer(kind, &name, from.worker, to);
+            own.add(kind, name, stamp);
+        }
+    }
+
+    /// The subscriptions of a connection that has arrived at a worker.
+    pub fn arrive(&self, place: Place, own: &Subscriptions) {
+        let mut subscribers = self.subscribers(place.worker);
+        for (kind, name, stamp) in own.all() {
+            subscribers.add(kind, name, place.token, stamp);
+        }
+    }
+
+    /// Moves a monitor, as [`depart`](Self::depart) moves subscriptions. Returns what
+    /// [`arrive_monitor`](Self::arrive_monitor) needs.
+    pub fn depart_monitor(&self, from: Place, to: usize) -> u64 {
+        self.subscribers(from.worker).remove_monitor(from.token);
+        self.monitors.transfer(from.worker, to)
+    }
+
+    /// A monitor has arrived at a worker.
+    pub fn arrive_monitor(&self, place: Place, stamp: u64) {
+        self.subscribers(place.worker).add_monitor(place.token, stamp);
+    }
+
     /// Calls `put` for each worker that has receivers, to put the message into its inbox; returns the number of
     /// receivers.
     pub fn publish(

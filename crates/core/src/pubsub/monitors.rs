@@ -30,6 +30,15 @@ impl Monitors {
         state.next_stamp - 1
     }
 
+    /// Moves a monitor to another worker; returns its new stamp.
+    pub(super) fn transfer(&self, from: usize, to: usize) -> u64 {
+        let mut state = self.0.lock();
+        state.by_worker[from] -= 1;
+        state.by_worker[to] += 1;
+        state.next_stamp += 1;
+        state.next_stamp - 1
+    }
+
     /// Removes a monitor of a worker.
     pub(super) fn remove(&self, worker: usize, admission: &Admission) {
         let mut state = self.0.lock();

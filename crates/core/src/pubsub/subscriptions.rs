@@ -51,6 +51,16 @@ impl Subscriptions {
         names.into_iter().map(|(name, _)| name.clone()).collect()
     }
 
+    /// All subscriptions with their stamps, oldest first.
+    pub(super) fn all(&self) -> Vec<(Kind, Name, u64)> {
+        let kinds = [Kind::Channel, Kind::Pattern, Kind::Shard].into_iter();
+        let mut all: Vec<_> = kinds
+            .flat_map(|kind| self.stamps[kind as usize].iter().map(move |(name, stamp)| (kind, name.clone(), *stamp)))
+            .collect();
+        all.sort_unstable_by_key(|(_, _, stamp)| *stamp);
+        all
+    }
+
     pub(super) fn add(&mut self, kind: Kind, name: Name, stamp: u64) {
         self.stamps[kind as usize].insert(name, stamp);
     }

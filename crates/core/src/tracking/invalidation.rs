@@ -81,6 +81,17 @@ impl Invalidation {
         &self.targets[place(tokens.start)..place(tokens.end)]
     }
 
+    /// The receivers that were between two workers when the invalidation was sent.
+    pub fn in_transit(&self) -> &[Target] {
+        &self.targets[self.targets.partition_point(|target| target.token < usize::MAX)..]
+    }
+
+    /// The same invalidation for one of its receivers, which has another token now.
+    pub fn for_target(&self, target: &Target, token: usize) -> Invalidation {
+        let target = Target { token, client: target.client, origin: target.origin.clone() };
+        Invalidation::new(self.keys.clone(), vec![target])
+    }
+
     /// Bytes of the keys.
     pub fn bytes(&self) -> usize {
         match &self.keys {

@@ -157,15 +157,15 @@ pub fn invalidate(core: &Core, from: Executor, keys: &InvalidatedKeys, clients: 
             id => match core.clients.get(id).filter(|other| is_open(other)) {
                 Some(receiver) => (receiver, Some(client)),
                 None => {
-                    core.deliver(from, client.worker, Delivery::Disconnected(client));
+                    core.deliver(from, client.worker(), Delivery::Disconnected(client));
                     continue;
                 }
             },
         };
         let target = Target { token: receiver.token.load(Ordering::Relaxed), client: receiver.id, origin };
-        match by_worker.iter_mut().find(|(worker, _)| *worker == receiver.worker) {
+        match by_worker.iter_mut().find(|(worker, _)| *worker == receiver.worker()) {
             Some((_, targets)) => targets.push(target),
-            None => by_worker.push((receiver.worker, vec![target])),
+            None => by_worker.push((receiver.worker(), vec![target])),
         }
     }
     for (worker, targets) in by_worker {

@@ -147,7 +147,7 @@ pub fn start(core: &'static ReplicatedCore) -> io::Result<()> {
         kvick_runtime::memory::register_thread();
         for mut job in jobs {
             exchange::run(core, &mut job);
-            core.migration.finished.put(core, job.client.info.worker, job);
+            core.migration.finished.put(core, job.client.info.worker(), job);
         }
     })?;
     // A second call would be a mistake of the caller alone; the first thread stays.

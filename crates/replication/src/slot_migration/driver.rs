@@ -166,7 +166,7 @@ fn send(core: &ReplicatedCore, handles: &Handles, job: JobName, message: Message
     let info = imports.iter().find(|import| import.job == job).map(|import| import.info.clone());
     drop(imports);
     match info {
-        Some(info) => core.put(info.worker, Delivery::ToSource(info, message.encode())),
+        Some(info) => core.put(info.worker(), Delivery::ToSource(info, message.encode())),
         None => handles.order(job, Order::Send(message)),
     }
 }
@@ -182,7 +182,7 @@ fn disconnect(core: &ReplicatedCore, handles: &Handles, job: JobName) {
     import.count(core);
     let info = import.info;
     if !info.doomed.swap(true, Ordering::SeqCst) {
-        core.send(info.worker, message::Message::Close(info));
+        core.send(info.worker(), message::Message::Close(info));
     }
 }
 

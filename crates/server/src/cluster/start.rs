@@ -71,7 +71,7 @@ pub fn start(server: &'static Server) -> Result<&'static ClusterNode, StartError
         had_keys: AtomicBool::new(false),
         is_loaded: AtomicBool::new(false),
         full_sync_generation: AtomicU64::new(0),
-        turns: Turns::new(server.workers()),
+        turns: Turns::new(server.workers_max()),
         debug: Mutex::default(),
     }));
     bus.run(node, thread).map_err(failed)?;

@@ -33,7 +33,10 @@ impl Turns {
     /// Observes the workers.
     pub fn observe(&self, core: &Core) {
         let (now, mut longest_ms) = (Instant::now(), 0);
-        for (observed, stats) in self.workers.lock().iter_mut().zip(&core.stats) {
+        for (worker, (observed, stats)) in self.workers.lock().iter_mut().zip(&core.stats).enumerate() {
+            if !core.has_started(worker) {
+                continue;
+            }
             let turns = stats.turns.get();
             if turns != observed.turns {
                 *observed = Observed { turns, since: now };

@@ -25,7 +25,7 @@ const INDEX: &str = "/metrics  metrics for Prometheus\n/healthz  whether the ser
 pub fn start(server: &'static Server, values: &Values) -> io::Result<()> {
     let tls = move || server.tls.materials().map(|materials| materials.acceptor.clone());
     server.endpoint.set_source(Source { pages: Box::new(move || pages(server)), tls: Arc::new(tls) });
-    server.endpoint.configure(values, server.workers()).map_err(|error| {
+    server.endpoint.configure(values, server.workers_max()).map_err(|error| {
         logging::warning(format_args!("Warning: {error}"));
         let port = values.read(METRICS_PORT);
         io::Error::new(error.kind(), format!("Failed listening on port {port} (metrics), aborting."))
@@ -40,7 +40,7 @@ fn pages(server: &'static Server) -> io::Result<Router> {
         Access { token, protected_mode: values.read(PROTECTED_MODE) }
     };
     let collector = Collector::new(server)?;
-    let turns = Turns::new(server.workers());
+    let turns = Turns::new(server.workers_max());
     let router = Router::new(access)
         .get("/", Guard::Open, |_| text(StatusCode::OK, INDEX))
         .get("/metrics", Guard::Protected, move |_| metrics(&collector))

@@ -37,10 +37,13 @@ use kvick_runtime::locale::Collation;
 use kvick_runtime::logging;
 use kvick_runtime::version::{KVICK, VALKEY};
 use kvick_worker::Worker;
+use parking_lot::Mutex;
 use std::ffi::OsStr;
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc;
+use std::thread::JoinHandle;
 
 /// A smaller `maxmemory` is probably a mistake.
 const MAXMEMORY_PLAUSIBLE: u64 = 1 << 20;
@@ -200,10 +203,12 @@ fn work(server: &'static Server, listeners: Listeners) -> Result<(), Failure> {
     system::warn_of_backlog(&values);
     let mut listeners = Some(listeners);
     let mut workers = Vec::new();
-    for number in 0..server.workers() {
-        workers.push(Worker::new(server, number, listeners.take().unwrap_or_default())?);
+    for number in 0..server.active_workers() {
+        let worker = Worker::new(server, number, listeners.take().unwrap_or_default())?;
+        server.set_mailbox(number, worker.mailbox());
+        workers.push(worker);
     }
-    server.set_mailboxes(workers.iter().map(Worker::mailbox).collect());
+    server.memory.record_startup();
     snapshots::start(server)?;
     aof::start(server)?;
     migration::start(server)?;
@@ -218,11 +223,15 @@ fn work(server: &'static Server, listeners: Listeners) -> Result<(), Failure> {
     let keeps_files = values.read(APPENDONLY);
     let to_load = keeps_files || dump::dump_exists(&values);
     server.admission.set(Reasons::LOADING, to_load);
-    let mut threads = Vec::new();
+    let threads: &'static WorkerThreads = Box::leak(Box::default());
     for (number, worker) in workers.into_iter().enumerate() {
-        let thread = std::thread::Builder::new().name(format!("worker-{number}"));
-        threads.push(thread.spawn(move || worker.run())?);
+        threads.start(number, worker)?;
     }
+    server.set_start_worker(move |number| {
+        let worker = Worker::new(server, number, Listeners::default())?;
+        server.set_mailbox(number, worker.mailbox());
+        threads.start(number, worker)
+    });
     let loaded = load_data(server, to_load, keeps_files);
     match &loaded {
         Ok(()) if !server.is_shutting_down() => {
@@ -235,11 +244,28 @@ fn work(server: &'static Server, listeners: Listeners) -> Result<(), Failure> {
         Ok(()) => {}
         Err(_) => server.end(),
     }
-    for thread in threads {
-        // A panic of a worker ends the process.
-        let _ = thread.join();
-    }
+    threads.join();
     loaded
+}
+
+/// The threads of the workers that have been started.
+#[derive(Default)]
+struct WorkerThreads(Mutex<Vec<JoinHandle<()>>>);
+
+impl WorkerThreads {
+    fn start(&self, number: usize, worker: Worker) -> io::Result<()> {
+        let thread = std::thread::Builder::new().name(format!("worker-{number}"));
+        self.0.lock().push(thread.spawn(move || worker.run())?);
+        Ok(())
+    }
+
+    /// Waits until all have ended. Workers only start others while they run.
+    fn join(&self) {
+        while let Some(thread) = { self.0.lock().pop() } {
+            // A panic of a worker ends the process.
+            let _ = thread.join();
+        }
+    }
 }
 
 /// The data is loaded: enables commands, and the deletion of expired keys.

@@ -110,7 +110,7 @@ pub(super) fn start(core: &'static ReplicatedCore, job: JobName, address: String
 fn register(core: &'static ReplicatedCore, connection: &Connection) -> Arc<ClientInfo> {
     let (peer, local, fd) = connection.endpoints();
     let now_ms = clock::unix_ms();
-    let info = Arc::new(ClientInfo::new(core.clients.next_id(), core.workers(), fd, peer, local, false, now_ms));
+    let info = Arc::new(ClientInfo::new(core.clients.next_id(), core.workers_max(), fd, peer, local, false, now_ms));
     info.set_flags(ClientFlags::SLOT_EXPORT | ClientFlags::AUTHENTICATED, true);
     core.clients.add(info.clone());
     info

@@ -35,10 +35,11 @@ pub fn close_forbidden_subscribers(server: &'static Services, own_client: &mut C
     }
     let is_forbidden =
         |kind, name: &[u8]| !matches_channel(allowed.iter().map(|known| &**known), name, kind == Kind::Pattern);
-    let connections: Vec<HashSet<usize>> =
-        (0..server.workers()).map(|worker| server.pubsub.subscribers(worker).connections_to(is_forbidden)).collect();
+    let connections: Vec<HashSet<usize>> = (0..server.workers_max())
+        .map(|worker| server.pubsub.subscribers(worker).connections_to(is_forbidden))
+        .collect();
     close_clients(server, own_client, |info| {
-        connections.get(info.worker).is_some_and(|tokens| tokens.contains(&info.token.load(Ordering::Relaxed)))
+        connections.get(info.worker()).is_some_and(|tokens| tokens.contains(&info.token.load(Ordering::Relaxed)))
             && *info.names.lock().user == *after.name
     });
 }
@@ -55,6 +56,6 @@ fn close_client(server: &'static Services, own_client: &mut Client, info: Arc<Cl
     if info.id == own_client.info.id {
         own_client.fate = Fate::CloseAfterReply;
     } else if !info.doomed.swap(true, Ordering::SeqCst) {
-        server.send(info.worker, Message::Close(info));
+        server.send(info.worker(), Message::Close(info));
     }
 }

@@ -53,7 +53,7 @@ fn kill(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
             cx.client.fate = Fate::CloseAfterReply;
         } else if !client.doomed.swap(true, Ordering::SeqCst) {
             killed += 1;
-            cx.server.send(client.worker, Message::Close(client));
+            cx.server.send(client.worker(), Message::Close(client));
         }
     }
     match (by_address, killed) {

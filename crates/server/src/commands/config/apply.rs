@@ -80,6 +80,9 @@ pub fn apply(server: &'static Server, id: Id, values: &Values) -> Result<(), Ref
     if TLS.contains(&id) {
         return server.tls.configure(values).map_err(|_| Refusal::new(NO_TLS));
     }
+    if id == network::IO_THREADS.id() || id == network::IO_THREADS_MIN.id() {
+        return scale_workers(server, values);
+    }
     if id == network::MAXCLIENTS.id() {
         return allow_clients(server, values.read(network::MAXCLIENTS));
     }
@@ -130,7 +133,7 @@ fn warn_of_eviction(server: &'static Server, limit: u64) {
 
 fn allow_clients(server: &'static Server, requested: u32) -> Result<(), Refusal> {
     let has_endpoint = server.config.read(metrics::METRICS_PORT) != 0;
-    match limits::allow_clients(requested, server.workers(), has_endpoint) {
+    match limits::allow_clients(requested, server.workers_max(), has_endpoint) {
         Ok(allowed) if allowed == requested => Ok(()),
         Ok(allowed) => Err(Refusal::new(format!(
             "The operating system is not able to handle the specified number of clients, try with {allowed}"
@@ -139,8 +142,17 @@ fn allow_clients(server: &'static Server, requested: u32) -> Result<(), Refusal>
     }
 }
 
+/// Makes the number of active workers conform to the settings.
+fn scale_workers(server: &'static Server, values: &Values) -> Result<(), Refusal> {
+    let max = server.workers_max();
+    if values.read(network::IO_THREADS) as usize > max {
+        return Err(Refusal::new(format!("This server can have at most {max} workers until it is started again")));
+    }
+    Ok(server.conform_workers(values)?)
+}
+
 fn listen_for_metrics(server: &'static Server, values: &Values) -> Result<(), Refusal> {
-    server.endpoint.configure(values, server.workers()).map_err(|error| {
+    server.endpoint.configure(values, server.workers_max()).map_err(|error| {
         kvick_runtime::logging::warning(format_args!("{error}"));
         Refusal::new(NO_PORT)
     })
