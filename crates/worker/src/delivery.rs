@@ -162,7 +162,7 @@ impl Worker {
     }
 
     #[cold]
-    fn deliver_missed(&mut self, token: usize, heard_to: u64) {
+    pub(super) fn deliver_missed(&mut self, token: usize, heard_to: u64) {
         let deliveries = std::mem::take(&mut self.deliveries);
         let subscribers = self.server.pubsub.subscribers(self.number);
         let known = usize::try_from(heard_to.saturating_sub(deliveries.first)).unwrap_or(usize::MAX);
@@ -198,7 +198,7 @@ impl Worker {
             match delivery {
                 Delivery::Published(message) => self.deliveries.queue.push_back(Pending::Message(message)),
                 Delivery::Invalidated(invalidation) => {
-                    self.readdress_in_transit(&invalidation);
+                    self.readdress(&invalidation);
                     self.deliveries.queue.push_back(Pending::Invalidation(invalidation))
                 }
                 Delivery::Served(served) => {

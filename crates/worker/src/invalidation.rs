@@ -6,7 +6,7 @@ use kvick_core::clients::{ClientFlags, ClientInfo};
 use kvick_core::executor::Executor;
 use kvick_core::inbox::Delivery;
 use kvick_core::tracking::Invalidation;
-use kvick_core::tracking::invalidation::{Target, write_disconnected};
+use kvick_core::tracking::invalidation::write_disconnected;
 use kvick_engine::session::Fate;
 use kvick_resp::Version;
 use std::ops::Range;
@@ -23,8 +23,9 @@ impl Worker {
                 client.info.id == target.client && client.fate == Fate::Open && !client.info.is_doomed()
             });
             let Some(connection) = connection else {
-                let has_moved = self.server.moved_connections.load(Ordering::Relaxed) > 0;
-                if has_moved && self.readdress(invalidation, target) {
+                let may_have_moved = self.server.moved_connections.load(Ordering::Relaxed) > 0;
+                if may_have_moved && self.server.clients.get(target.client).is_some() {
+                    // It got the invalidation before it left, or gets it where it is.
                     continue;
                 }
                 if let Some(origin) = &target.origin {
@@ -42,26 +43,27 @@ impl Worker {
         }
     }
 
-    /// Sends an invalidation again to those of its clients that were between two workers when it was sent.
-    pub(super) fn readdress_in_transit(&self, invalidation: &Invalidation) {
-        for target in invalidation.in_transit() {
-            // A client that is gone needs none.
-            let _ = self.readdress(invalidation, target);
+    /// Sends a new invalidation again to those of its clients that are not where they were when it was sent.
+    #[inline]
+    pub(super) fn readdress(&self, invalidation: &Invalidation) {
+        if self.server.moved_connections.load(Ordering::Relaxed) > 0 {
+            self.readdress_moved(invalidation);
         }
     }
 
-    /// Sends an invalidation again to a client that is not where it was when it was sent. Returns whether the client is
-    /// still connected.
     #[cold]
-    fn readdress(&self, invalidation: &Invalidation, target: &Target) -> bool {
-        let Some(client) = self.server.clients.get(target.client) else { return false };
-        let (owner, token) = (client.worker(), client.token.load(Ordering::Relaxed));
-        if owner == self.number && token == target.token {
-            // It is being closed.
-            return false;
+    fn readdress_moved(&self, invalidation: &Invalidation) {
+        for target in invalidation.all_targets() {
+            let here = self.connections.get(target.token).map(|connection| connection.client.info.id);
+            if here != Some(target.client)
+                && let Some(client) = self.server.clients.get(target.client)
+            {
+                let (owner, token) = (client.worker(), client.token.load(Ordering::Relaxed));
+                if (owner, token) != (self.number, target.token) {
+                    self.server.put(owner, Delivery::Invalidated(invalidation.for_target(target, token)));
+                }
+            }
         }
-        self.server.put(owner, Delivery::Invalidated(invalidation.for_target(target, token)));
-        true
     }
 
     /// Notifies a client, on whichever worker, that it will receive no more invalidations.

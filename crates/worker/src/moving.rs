@@ -148,11 +148,15 @@ impl Worker {
         };
         let (hearing, others): (Vec<usize>, Vec<usize>) =
             tokens.iter().partition(|token| self.connections.get(**token).is_some_and(hears));
-        let mut given = others.into_iter().filter(|token| self.send_to(*token, to)).count();
+        if !self.deliveries.is_empty() {
+            self.deliver_all(&others);
+        }
+        let mut given = others.into_iter().filter(|token| self.may_move(*token) && self.send_to(*token, to)).count();
         if !hearing.is_empty() {
             let began = Instant::now();
             let global = &self.server.keyspace.global_lock;
             let Some(guard) = global.take_while(|| began.elapsed() < LOCK_WAIT_MAX) else { return given };
+            self.drain_inbox();
             self.deliver_all(&hearing);
             given += hearing.into_iter().filter(|token| self.may_move(*token) && self.send_to(*token, to)).count();
             drop(guard);
@@ -164,8 +168,11 @@ impl Worker {
 
     /// Delivers and writes all messages that these connections have yet to get.
     fn deliver_all(&mut self, tokens: &[usize]) {
-        self.drain_inbox();
-        tokens.iter().for_each(|token| self.catch_up(*token));
+        for token in tokens {
+            if let Some(heard_to) = self.connections.get(*token).map(|connection| connection.heard_to) {
+                self.deliver_missed(*token, heard_to);
+            }
+        }
         self.write_replies();
     }
 

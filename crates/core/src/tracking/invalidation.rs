@@ -81,9 +81,9 @@ impl Invalidation {
         &self.targets[place(tokens.start)..place(tokens.end)]
     }
 
-    /// The receivers that were between two workers when the invalidation was sent.
-    pub fn in_transit(&self) -> &[Target] {
-        &self.targets[self.targets.partition_point(|target| target.token < usize::MAX)..]
+    /// All receivers, also those that were between two workers when the invalidation was sent.
+    pub fn all_targets(&self) -> &[Target] {
+        &self.targets
     }
 
     /// The same invalidation for one of its receivers, which has another token now.

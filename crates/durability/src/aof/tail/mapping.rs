@@ -10,8 +10,12 @@ use std::ptr::NonNull;
 
 /// File systems on which a store to allocated blocks cannot fail for lack of space: those that overwrite in place, or
 /// keep the file in memory. On others the store would end the process with SIGBUS.
-const FILE_SYSTEMS: [libc::__fsword_t; 4] =
-    [libc::EXT4_SUPER_MAGIC, libc::XFS_SUPER_MAGIC, libc::TMPFS_MAGIC, libc::OVERLAYFS_SUPER_MAGIC];
+const FILE_SYSTEMS: [i64; 4] = [
+    libc::EXT4_SUPER_MAGIC as i64,
+    libc::XFS_SUPER_MAGIC as i64,
+    libc::TMPFS_MAGIC as i64,
+    libc::OVERLAYFS_SUPER_MAGIC as i64,
+];
 
 /// See the module's documentation. Only allocated bytes may be accessed.
 pub(super) struct Mapping {
@@ -41,7 +45,7 @@ pub(super) fn allocate(file: &File, len: usize) -> io::Result<()> {
 }
 
 /// The type of the file system that holds a directory.
-fn file_system(folder: &Path) -> io::Result<libc::__fsword_t> {
+fn file_system(folder: &Path) -> io::Result<i64> {
     let path = CString::new(folder.as_os_str().as_bytes())?;
     // SAFETY: all zeros are a valid value.
     let mut status: libc::statfs = unsafe { std::mem::zeroed() };
@@ -49,7 +53,8 @@ fn file_system(folder: &Path) -> io::Result<libc::__fsword_t> {
     if unsafe { libc::statfs(path.as_ptr(), &mut status) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(status.f_type)
+    // The type of the field depends on the C library.
+    Ok(status.f_type as i64)
 }
 
 impl Mapping {
