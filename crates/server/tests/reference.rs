@@ -95,7 +95,7 @@ fn describe(command: &CommandInfo) -> String {
     }
     let _ = write!(page, "\n{}\n", paragraph(&about));
     let categories: Vec<String> = spec.categories().names().map(|name| format!("@{name}")).collect();
-    let _ = write!(page, "{}\n", wrap(categories.join(", ").split(' ').map(str::to_owned), "ACL: ", ""));
+    let _ = writeln!(page, "{}", wrap(categories.join(", ").split(' ').map(str::to_owned), "ACL: ", ""));
     page
 }
 

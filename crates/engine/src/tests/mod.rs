@@ -248,7 +248,7 @@ impl Harness {
             assert!(engine.enter(), "nobody has the global lock");
             let ran_out = sweeper.run(Pass {
                 keyspace: self.services.keyspace,
-                share: kvick_store::Share { worker: number, workers: self.services.workers() },
+                share: kvick_store::Share { worker: number, workers: self.services.active_workers() },
                 now_ms,
                 budget: Duration::from_secs(60),
                 acceptable_percent: 0,

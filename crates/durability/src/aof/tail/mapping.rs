@@ -10,6 +10,7 @@ use std::ptr::NonNull;
 
 /// File systems on which a store to allocated blocks cannot fail for lack of space: those that overwrite in place, or
 /// keep the file in memory. On others the store would end the process with SIGBUS.
+#[allow(clippy::unnecessary_cast, reason = "the type of these constants depends on the C library")]
 const FILE_SYSTEMS: [i64; 4] = [
     libc::EXT4_SUPER_MAGIC as i64,
     libc::XFS_SUPER_MAGIC as i64,
