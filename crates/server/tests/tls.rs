@@ -4,6 +4,7 @@ mod common;
 
 use common::authority::{Authority, Identity};
 use common::{Server, free_port, wait_until};
+use kvick_testing::SetOnDrop;
 use rustls::client::Resumption;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
@@ -13,6 +14,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 const WAIT_LIMIT: Duration = Duration::from_secs(20);
@@ -751,4 +753,33 @@ fn metrics_are_served_over_tls_with_the_same_rules() {
     let mut reply = String::new();
     plain.read_to_string(&mut reply).expect("a reply");
     assert!(reply.ends_with("ok\n"), "{reply}");
+}
+
+#[test]
+fn connections_move_between_workers() {
+    let server = TlsServer::start(&["--io-threads", "1"]);
+    let (stop, rounds) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        let end = SetOnDrop(&stop);
+        for name in 0..10 {
+            let (server, stop, rounds) = (&server, &stop, &rounds);
+            scope.spawn(move || {
+                let (mut client, key) = (server.connect(), format!("key:{name}"));
+                // Larger than a record, so that it arrives in several.
+                let value = vec![b'x'; 100_000];
+                while !stop.load(Ordering::Relaxed) {
+                    client.send([request(&[b"SET", key.as_bytes(), &value]), request(&[b"GET", key.as_bytes()])].concat());
+                    client.expect([b"+OK\r\n$100000\r\n", &value[..], b"\r\n"].concat());
+                    rounds.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        for workers in ["4", "1", "2", "4", "3", "1"] {
+            server.set(&["io-threads", workers]).expect("a number of workers");
+            let before = rounds.load(Ordering::Relaxed);
+            wait_until("clients have gone on", || rounds.load(Ordering::Relaxed) > before + 30);
+        }
+        drop(end);
+    });
+    assert_ne!(server.info("cpu", "kvick_connections_moved"), "0");
 }

@@ -171,7 +171,16 @@ fn monitor(server: &Server, stop: &AtomicBool, rounds: &AtomicUsize) {
 
 #[test]
 fn clients_of_all_kinds_keep_their_connections_while_workers_come_and_go() {
-    let server = Server::start(&["--io-threads", "1"]);
+    keep_connections(&[]);
+}
+
+#[test]
+fn they_do_so_while_replies_wait_for_the_disk() {
+    keep_connections(&["--appendonly", "yes", "--appendfsync", "always"]);
+}
+
+fn keep_connections(args: &[&str]) {
+    let server = Server::start(&[&["--io-threads", "1"], args].concat());
     let replica = Server::start(&["--replicaof", &format!("127.0.0.1 {}", server.port())]);
     let (mut control, mut other) = (server.client(), replica.client());
     wait_until("the replica is in sync", || info(&mut other, "master_link_status") == "up");
