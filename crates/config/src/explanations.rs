@@ -28,7 +28,7 @@ pub fn all() -> Vec<Explanation> {
         let example = line.strip_prefix("# Example: ");
         let default = line.strip_prefix('#').filter(|rest| rest.starts_with(|first: char| first.is_ascii_lowercase()));
         if let Some(shown) = example.or(default) {
-            found.push(Explanation { section, line: shown, text: text.trim_end().to_owned() });
+            found.push(Explanation { section, line: shown, text: text.trim().to_owned() });
             is_explained = true;
             continue;
         }
