@@ -5,6 +5,7 @@ use crate::clients::Clients;
 use crate::commandlog::{CommandLog, bytes_of_words};
 use crate::eviction::Eviction;
 use crate::executor::Executor;
+use crate::hot_keys::HotKeys;
 use crate::inbox::{Delivery, Inboxes, Served};
 use crate::latency::LatencyMonitor;
 use crate::message::Message;
@@ -65,6 +66,8 @@ pub struct Core {
     pub commandlog: CommandLog,
     /// LATENCY.
     pub latency: LatencyMonitor,
+    /// HOTKEYS.
+    pub hot_keys: HotKeys,
     /// Memory limits.
     pub eviction: Eviction,
     /// Peak and initial memory use.
@@ -126,6 +129,7 @@ impl Core {
             inboxes: Inboxes::new(workers + 1),
             commandlog: CommandLog::default(),
             latency: LatencyMonitor::default(),
+            hot_keys: HotKeys::new(workers),
             eviction: Eviction::default(),
             memory: memory::Monitor::default(),
             snapshot_bytes: AtomicUsize::new(0),
@@ -310,12 +314,13 @@ impl Core {
     }
 
     /// Applies settings that are read with each command: makes the dispatcher check memory if a memory limit is set,
-    /// and counts the use of slots if that is enabled.
+    /// and counts the use of slots and samples that of keys if that is enabled.
     fn apply_to_commands(&self, runtime_config: &RuntimeConfig) {
         let limits = &runtime_config.eviction;
         if let Some(routing) = &self.routing {
             routing.slot_stats.enable(self.config.read(CLUSTER_SLOT_STATS_ENABLED));
         }
+        self.hot_keys.configure(runtime_config.hot_keys);
         self.admission.set(Reasons::LIMITED, limits.bytes > 0 || limits.clients_bytes > 0);
     }
 

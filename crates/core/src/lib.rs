@@ -11,6 +11,7 @@ mod core;
 pub mod eviction;
 pub mod executor;
 pub mod handover;
+pub mod hot_keys;
 pub mod inbox;
 pub mod latency;
 pub mod message;

@@ -10,6 +10,7 @@
 //! its queues under the locks. Only the thread that removes it answers, so a waiter is answered exactly once.
 
 use super::engine::Engine;
+use super::hot_keys::Used;
 use super::invocation::{DataCall, Invocation, Recipient};
 use super::routing::redirect_blocked;
 use crate::session::Client;
@@ -269,6 +270,7 @@ impl Engine {
         let ticks = self.count(blocked.command, began, &result);
         self.count_slot(blocked.slot(), invocation, ticks, reply.len());
         self.offer_to_logs(blocked.executed(), blocked.command, ticks, reply.len());
+        self.count_for_sample(&blocked.client, blocked.db, invocation, Used { ticks, reply_bytes: reply.len() });
         let (client, ticket) = (blocked.client.clone(), waiter.ticket());
         self.answer_waiter(Served { client, ticket, reply, is_last: false });
         true
