@@ -1,6 +1,7 @@
 //! [`Core`], the state that all subsystems share, and the ways to reach a worker from another thread.
 
 use crate::admission::{Admission, Reasons};
+use crate::big_keys::BigKeys;
 use crate::clients::Clients;
 use crate::commandlog::{CommandLog, bytes_of_words};
 use crate::eviction::Eviction;
@@ -68,6 +69,8 @@ pub struct Core {
     pub latency: LatencyMonitor,
     /// HOTKEYS.
     pub hot_keys: HotKeys,
+    /// The largest keys.
+    pub big_keys: BigKeys,
     /// Memory limits.
     pub eviction: Eviction,
     /// Peak and initial memory use.
@@ -130,6 +133,7 @@ impl Core {
             commandlog: CommandLog::default(),
             latency: LatencyMonitor::default(),
             hot_keys: HotKeys::new(workers),
+            big_keys: BigKeys::new(workers),
             eviction: Eviction::default(),
             memory: memory::Monitor::default(),
             snapshot_bytes: AtomicUsize::new(0),

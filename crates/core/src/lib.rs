@@ -5,6 +5,7 @@
 //! [`Core`] holds all of it. Each subsystem keeps its own state and takes a `&'static Core` beside it.
 
 pub mod admission;
+pub mod big_keys;
 pub mod clients;
 pub mod commandlog;
 mod core;

@@ -59,6 +59,7 @@ impl Process for Server {
         self.migration.sockets.close_idle();
         self.defrag.tick(self);
         self.tls.reload_if_due(&self.config.values());
+        self.hot_keys.end_window_if_due(Instant::now());
         self.sample();
     }
 
