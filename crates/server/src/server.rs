@@ -19,6 +19,7 @@ use std::any::Any;
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use std::time::Instant;
 
 /// The server. There is one, and it lives as long as the process.
 pub struct Server {
