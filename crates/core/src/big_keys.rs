@@ -147,7 +147,7 @@ mod tests {
         }
         assert_eq!(big_keys.found().iter().map(|found| found.keys).sum::<u64>(), 5);
         assert_eq!(names(&big_keys, keyspace, 3), "e d c");
-        with_db(keyspace, |db| _ = db.delete(db.key(b"e")));
+        with_db(keyspace, |db| _ = db.remove(db.key(b"e"), false));
         set(keyspace, "d", 1);
         assert_eq!(names(&big_keys, keyspace, 16), "c b a d");
         let held = keyspace.lock_one(keyspace.address(0, keyspace.key(b"d")));

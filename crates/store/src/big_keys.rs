@@ -193,7 +193,7 @@ impl Walk {
             }
             if keyspace.partition_len(database, partition) == 0 {
                 self.advance(1);
-                if self.next % KEYS_PER_LOCK != 0 {
+                if !self.next.is_multiple_of(KEYS_PER_LOCK) {
                     continue;
                 }
             } else {
