@@ -1,9 +1,9 @@
 //! Samples the keys of commands for HOTKEYS: see [`kvick_core::hot_keys`].
 //!
 //! A sample is a data command of a client, alone, in a transaction or called by a script, and counts for each key that
-//! the command names. What it used is divided equally among its keys. Commands that only look at how a key is stored are
-//! not counted, as in Valkey. While nothing is sampled this costs one decrement on the slow path and nothing on the fast
-//! path.
+//! the command names. What it used is divided equally among its keys. Commands that only look at how a key is stored
+//! are not counted, as in Valkey. While nothing is sampled this costs one decrement on the slow path and nothing on the
+//! fast path.
 
 use super::engine::Engine;
 use super::invocation::Invocation;

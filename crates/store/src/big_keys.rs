@@ -1,9 +1,10 @@
 //! The largest keys, found by a slow walk over the keyspace.
 //!
 //! Each worker walks its share of the partitions again and again, a few keys per lock acquisition, and skips partitions
-//! that other threads have locked. It remembers the largest keys of each kind, by bytes and by elements, in [`Lists`] of
-//! bounded size. A key is updated when the walk comes to it again; a key that the walk no longer finds is removed at the
-//! end of the round. Between two visits a listed key may have changed or gone, so readers [look it up](Keyspace::look).
+//! that other threads have locked. It remembers the largest keys of each kind, by bytes and by elements, in [`Lists`]
+//! of bounded size. A key is updated when the walk comes to it again; a key that the walk no longer finds is removed at
+//! the end of the round. Between two visits a listed key may have changed or gone, so readers [look it
+//! up](Keyspace::look).
 
 use crate::entry::Entry;
 use crate::hash::Key;

@@ -1,7 +1,7 @@
 //! One worker's search for big keys: see [`kvick_store::big_keys`].
 //!
-//! A worker continues its walk when its timers are due, for a time that is short for the clients that wait meanwhile and
-//! small compared to the interval of the timers. After each round it pauses.
+//! A worker continues its walk when its timers are due, for a time that is short for the clients that wait meanwhile
+//! and small compared to the interval of the timers. After each round it pauses.
 
 use super::Worker;
 use kvick_core::big_keys::Found;

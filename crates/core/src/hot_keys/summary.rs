@@ -4,7 +4,8 @@
 //! and Top-k Elements in Data Streams", 2005): a key that is not tracked takes the place of the tracked key with the
 //! smallest sum and inherits that sum as its possible error. With `capacity` places and a total weight of `W`:
 //!
-//! - the true sum of a tracked key is between what was observed since it took its place and that plus the inherited sum;
+//! - the true sum of a tracked key is between what was observed since it took its place and that plus the inherited
+//!   sum;
 //! - a key that is not tracked has a sum of at most [`Summary::floor`], which is at most `W / capacity`.
 //!
 //! The places are parallel arrays without order, because a scan of a few hundred hashes is faster than the upkeep of a
