@@ -8,13 +8,18 @@
 //!   sum;
 //! - a key that is not tracked has a sum of at most [`Summary::floor`], which is at most `W / capacity`.
 //!
-//! The places are parallel arrays without order, because a scan of a few hundred hashes is faster than the upkeep of a
-//! heap. A place keeps the memory of its key's name when it changes hands.
+//! The places are parallel arrays without order, because a scan of a few hundred words is faster than the upkeep of a
+//! hash table and a heap. Keys are found by a scan of tags, parts of their hashes, which the compiler turns into vector
+//! instructions; the smallest sum by a scan of the minima of blocks of places. A place keeps the memory of its key's
+//! name when it changes hands.
 
 use kvick_store::Key;
 
 /// Longer keys are not tracked, so that the memory of a summary is bounded.
 pub const KEY_BYTES_MAX: usize = 1024;
+
+/// Places per block: a power of two.
+const BLOCK: usize = 16;
 
 /// What keys are compared by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -88,6 +93,10 @@ pub struct Place {
 pub struct Summary {
     metric: Metric,
     capacity: usize,
+    /// Parts of the hashes, in whole blocks.
+    tags: Vec<[u32; BLOCK]>,
+    /// The smallest sum of each block.
+    minima: Vec<u64>,
     hashes: Vec<u64>,
     /// Inherited and observed sums together.
     sums: Vec<u64>,
@@ -96,11 +105,25 @@ pub struct Summary {
     len: usize,
 }
 
+/// The part of a hash that the scan compares. The lowest bits are the slot in cluster mode.
+fn tag(hash: u64) -> u32 {
+    (hash >> 32) as u32
+}
+
 impl Summary {
     /// A summary of the keys with the greatest sums of `metric`, with so many places.
     pub fn new(metric: Metric, capacity: usize) -> Self {
         let capacity = capacity.max(1);
-        Summary { metric, capacity, hashes: Vec::new(), sums: Vec::new(), places: Vec::new(), len: 0 }
+        Summary {
+            metric,
+            capacity,
+            tags: Vec::new(),
+            minima: Vec::new(),
+            hashes: Vec::new(),
+            sums: Vec::new(),
+            places: Vec::new(),
+            len: 0,
+        }
     }
 
     /// Adds an access. Does nothing if it has no weight, or the key is longer than [`KEY_BYTES_MAX`].
@@ -110,13 +133,14 @@ impl Summary {
             return;
         }
         if let Some(found) = self.find(key, home) {
-            self.sums[found] = self.sums[found].saturating_add(weight);
             self.places[found].observed.add(&usage);
+            self.set_sum(found, self.sums[found].saturating_add(weight));
             return;
         }
         let (at, inherited) = self.vacate();
         self.hashes[at] = key.hash;
-        self.sums[at] = inherited.saturating_add(weight);
+        self.tags[at / BLOCK][at % BLOCK] = tag(key.hash);
+        self.set_sum(at, inherited.saturating_add(weight));
         let place = &mut self.places[at];
         place.key.clear();
         place.key.extend_from_slice(key.bytes);
@@ -124,15 +148,35 @@ impl Summary {
     }
 
     fn find(&self, key: Key<'_>, home: Home) -> Option<usize> {
-        let mut hashes = self.hashes[..self.len].iter().zip(&self.places);
-        hashes.position(|(hash, place)| *hash == key.hash && place.home == home && place.key == key.bytes)
+        let wanted = tag(key.hash);
+        let is_same = |at: &usize| {
+            *at < self.len
+                && self.hashes[*at] == key.hash
+                && self.places[*at].home == home
+                && self.places[*at].key == key.bytes
+        };
+        let blocks = self.tags.iter().enumerate();
+        // Without an early exit, all tags of a block are compared at once.
+        let found = blocks.filter(|(_, tags)| tags.iter().fold(false, |found, tag| found | (*tag == wanted)));
+        found.flat_map(|(block, _)| block * BLOCK..(block + 1) * BLOCK).find(is_same)
+    }
+
+    fn set_sum(&mut self, at: usize, sum: u64) {
+        let (block, before) = (at / BLOCK, std::mem::replace(&mut self.sums[at], sum));
+        if before <= self.minima[block] {
+            let end = ((block + 1) * BLOCK).min(self.len);
+            self.minima[block] = self.sums[block * BLOCK..end].iter().copied().min().unwrap_or(0);
+        }
     }
 
     /// A place for another key, and the sum of the key that it takes it from.
     fn vacate(&mut self) -> (usize, u64) {
         if self.len == self.capacity {
-            let smallest = self.sums.iter().enumerate().min_by_key(|(_, sum)| **sum);
-            return smallest.map_or((0, 0), |(at, sum)| (at, *sum));
+            let floor = self.floor();
+            let block = self.minima.iter().position(|minimum| *minimum == floor).unwrap_or(0);
+            let places = block * BLOCK..self.len.min((block + 1) * BLOCK);
+            let at = places.clone().find(|at| self.sums[*at] == floor).unwrap_or(places.start);
+            return (at, self.sums[at]);
         }
         if self.len == self.places.len() {
             self.hashes.push(0);
@@ -140,13 +184,19 @@ impl Summary {
             let home = Home { db: 0, flushes: 0 };
             self.places.push(Place { key: Vec::new(), home, observed: Usage::default(), inherited: 0 });
         }
+        if self.len.is_multiple_of(BLOCK) {
+            self.tags.push([0; BLOCK]);
+            self.minima.push(0);
+        }
+        // Below all others, so that the minimum of its block is computed again.
+        self.sums[self.len] = 0;
         self.len += 1;
         (self.len - 1, 0)
     }
 
     /// The greatest sum that a key that is not tracked may have.
     pub fn floor(&self) -> u64 {
-        if self.len < self.capacity { 0 } else { self.sums.iter().copied().min().unwrap_or(0) }
+        if self.len < self.capacity { 0 } else { self.minima.iter().copied().min().unwrap_or(0) }
     }
 
     /// The tracked keys and their hashes, in no particular order.
@@ -154,9 +204,11 @@ impl Summary {
         self.hashes.iter().copied().zip(&self.places).take(self.len)
     }
 
-    /// Removes all keys, and keeps the memory.
+    /// Removes all keys, and keeps the memory of their names.
     pub fn clear(&mut self) {
         self.len = 0;
+        self.tags.clear();
+        self.minima.clear();
     }
 }
 
@@ -179,6 +231,8 @@ mod tests {
             let (mut random, zipf) = (Random::new(seed), Zipf::new(2000, exponent));
             for metric in Metric::ALL {
                 let (mut summary, mut truth) = (Summary::new(metric, 50), HashMap::<Vec<u8>, Usage>::new());
+                (0..70).for_each(|number| add(&mut summary, number, Usage { accesses: 9, ticks: 9, bytes: 9 }));
+                summary.clear();
                 for _ in 0..20_000 {
                     let number = zipf.draw(&mut random);
                     let usage = Usage { accesses: 1, ticks: random.below(1000), bytes: random.below(100) };
@@ -188,6 +242,7 @@ mod tests {
                 let total: u64 = truth.values().map(|usage| usage.of(metric)).sum();
                 assert!(summary.floor() <= total / 50, "{metric:?} {exponent}");
                 assert_eq!(summary.sums.iter().sum::<u64>(), total, "no weight is lost");
+                assert_eq!(Some(summary.floor()), summary.sums.iter().copied().min());
                 for (_, place) in summary.places() {
                     let sum = truth.remove(&place.key).unwrap_or_default().of(metric);
                     let observed = place.observed.of(metric);
