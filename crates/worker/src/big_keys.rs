@@ -11,7 +11,7 @@ use kvick_store::big_keys::Walk;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Maximum duration of a step.
+/// Maximum duration of a step. It ends after the keys visited under the last lock.
 const STEP_MAX: Duration = Duration::from_micros(100);
 /// All workers together use at most one part in this many of one core: 0.5 percent.
 const SHARE_OF_CORE: u32 = 200;
