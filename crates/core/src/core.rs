@@ -1,10 +1,12 @@
 //! [`Core`], the state that all subsystems share, and the ways to reach a worker from another thread.
 
 use crate::admission::{Admission, Reasons};
+use crate::big_keys::BigKeys;
 use crate::clients::Clients;
 use crate::commandlog::{CommandLog, bytes_of_words};
 use crate::eviction::Eviction;
 use crate::executor::Executor;
+use crate::hot_keys::HotKeys;
 use crate::inbox::{Delivery, Inboxes, Served};
 use crate::latency::LatencyMonitor;
 use crate::message::Message;
@@ -70,6 +72,10 @@ pub struct Core {
     pub commandlog: CommandLog,
     /// LATENCY.
     pub latency: LatencyMonitor,
+    /// HOTKEYS.
+    pub hot_keys: HotKeys,
+    /// The largest keys.
+    pub big_keys: BigKeys,
     /// Memory limits.
     pub eviction: Eviction,
     /// Peak and initial memory use.
@@ -166,6 +172,8 @@ impl Core {
             inboxes: Inboxes::new(workers_max + 1),
             commandlog: CommandLog::default(),
             latency: LatencyMonitor::default(),
+            hot_keys: HotKeys::new(workers_max),
+            big_keys: BigKeys::new(workers_max),
             eviction: Eviction::default(),
             memory: memory::Monitor::default(),
             snapshot_bytes: AtomicUsize::new(0),
@@ -464,12 +472,13 @@ impl Core {
     }
 
     /// Applies settings that are read with each command: makes the dispatcher check memory if a memory limit is set,
-    /// and counts the use of slots if that is enabled.
+    /// and counts the use of slots and samples that of keys if that is enabled.
     fn apply_to_commands(&self, runtime_config: &RuntimeConfig) {
         let limits = &runtime_config.eviction;
         if let Some(routing) = &self.routing {
             routing.slot_stats.enable(self.config.read(CLUSTER_SLOT_STATS_ENABLED));
         }
+        self.hot_keys.configure(runtime_config.hot_keys);
         self.admission.set(Reasons::LIMITED, limits.bytes > 0 || limits.clients_bytes > 0);
     }
 

@@ -5,12 +5,14 @@
 //! [`Core`] holds all of it. Each subsystem keeps its own state and takes a `&'static Core` beside it.
 
 pub mod admission;
+pub mod big_keys;
 pub mod clients;
 pub mod commandlog;
 mod core;
 pub mod eviction;
 pub mod executor;
 pub mod handover;
+pub mod hot_keys;
 pub mod inbox;
 pub mod latency;
 pub mod message;

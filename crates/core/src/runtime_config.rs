@@ -1,8 +1,10 @@
 //! The runtime config: a snapshot of the settings that workers read often, in plain fields. It is rebuilt when settings
 //! change.
 
+use crate::big_keys;
 use crate::commandlog::{Kind, Thresholds};
 use crate::eviction::Limits;
+use crate::hot_keys;
 use crate::pubsub::events;
 use kvick_commands::context::{Collation, Settings};
 use kvick_config::Values;
@@ -72,6 +74,10 @@ pub struct RuntimeConfig {
     pub latency_tracking: bool,
     /// The threshold of LATENCY; 0 disables it.
     pub latency_threshold_ms: u64,
+    /// The settings of the search for big keys.
+    pub big_keys: big_keys::Settings,
+    /// The settings of HOTKEYS.
+    pub hot_keys: hot_keys::Settings,
     /// `tracking-table-max-keys`: maximum number of keys whose readers are tracked.
     pub tracked_keys_max: usize,
     /// `lfu-log-factor`.
@@ -140,6 +146,8 @@ impl RuntimeConfig {
             latency_tracking: values.read(logging::LATENCY_TRACKING),
             commandlog,
             latency_threshold_ms,
+            big_keys: big_keys::Settings::read(values),
+            hot_keys: hot_keys::Settings::read(values),
             tracked_keys_max: match values.read(network::TRACKING_TABLE_MAX_KEYS) {
                 0 => usize::MAX,
                 keys => keys as usize,

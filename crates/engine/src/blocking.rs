@@ -10,6 +10,7 @@
 //! its queues under the locks. Only the thread that removes it answers, so a waiter is answered exactly once.
 
 use super::engine::Engine;
+use super::hot_keys::Used;
 use super::invocation::{DataCall, Invocation, Recipient};
 use super::routing::redirect_blocked;
 use crate::session::Client;
@@ -271,6 +272,7 @@ impl Engine {
         self.count_slot(blocked.slot(), invocation, ticks, reply.len());
         let executed = Executed { error: result.as_ref().err().map(Error::bytes), ..blocked.executed() };
         self.offer_to_logs(executed, blocked.command, ticks, reply.len());
+        self.count_for_sample(&blocked.client, blocked.db, invocation, Used { ticks, reply_bytes: reply.len() });
         let (client, ticket) = (blocked.client.clone(), waiter.ticket());
         self.answer_waiter(Served { client, ticket, reply, is_last: false });
         true

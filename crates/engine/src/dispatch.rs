@@ -3,6 +3,7 @@
 //! Only this module and the [fast path](super::fast_path) call handlers and take locks for them.
 
 use super::engine::{Called, Engine, Keys, LONG_US};
+use super::hot_keys::Used;
 use super::invocation::{DataCall, Invocation, Recipient, ScriptContext};
 use super::locking::{Confined, Scripts};
 use super::permission::{Admitted, wrong_arity};
@@ -60,8 +61,9 @@ impl Engine {
         }
         drop(locked);
         let reply_bytes = out.len() - start;
-        let ticks = self.record_command(client.executed(args), command, reply_bytes, result);
-        self.count_slot(counted_slot, Invocation { command, args }, ticks, client.sent_bytes(reply_bytes));
+        let invocation = Invocation { command, args };
+        let ticks = self.record_command(client, invocation, reply_bytes, result);
+        self.count_slot(counted_slot, invocation, ticks, client.sent_bytes(reply_bytes));
         client.commands += 1;
         client.redacted = 0;
         true
@@ -91,7 +93,7 @@ impl Engine {
                 self.monitor(client, invocation);
             }
             let reply_bytes = out.len() - start;
-            let ticks = self.record_command(client.executed(args), command, reply_bytes, result);
+            let ticks = self.record_command(client, invocation, reply_bytes, result);
             self.count_slot(counted_slot, invocation, ticks, client.sent_bytes(reply_bytes));
             client.commands += 1;
             return Called::Done;
@@ -181,7 +183,7 @@ impl Engine {
             return Called::Waits(waiter);
         }
         let reply_bytes = out.len() - start;
-        let ticks = self.record_command(client.executed(args), command, reply_bytes, result);
+        let ticks = self.record_command(client, invocation, reply_bytes, result);
         self.count_slot(counted_slot, invocation, ticks, client.sent_bytes(reply_bytes));
         client.commands += 1;
         client.redacted = 0;
@@ -366,18 +368,21 @@ impl Engine {
         if self.server.pause.blocks_writes(self.now_ms) { WhenExpired::Keep } else { WhenExpired::Drop }
     }
 
-    /// Updates statistics, and adds the command to the slow log if needed. Returns its duration in ticks.
+    /// Updates statistics, and adds the command to the slow log and its keys to the hot keys if needed. Returns its
+    /// duration in ticks.
     #[inline]
     pub(super) fn record_command(
         &mut self,
-        executed: Executed<'_>,
-        command: &CommandInfo,
+        client: &Client,
+        invocation: Invocation<'_>,
         reply_bytes: usize,
         result: Result<(), Error>,
     ) -> u64 {
+        let Invocation { command, args } = invocation;
         let ticks = self.count(command, self.last, &result);
-        let executed = Executed { error: result.as_ref().err().map(Error::bytes), ..executed };
+        let executed = Executed { error: result.as_ref().err().map(Error::bytes), ..client.executed(args) };
         self.offer_to_logs(executed, command, ticks, reply_bytes);
+        self.count_for_sample(&client.info, client.db, invocation, Used { ticks, reply_bytes });
         ticks
     }
 

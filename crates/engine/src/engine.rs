@@ -20,6 +20,7 @@ use kvick_commands::spec::Flags;
 use kvick_commands::table::{CommandInfo, CommandTable, Resolved};
 use kvick_core::admission::Reasons;
 use kvick_core::executor::Executor;
+use kvick_core::hot_keys::sampler::Sampler;
 use kvick_core::inbox::Inbox;
 use kvick_core::monitor::Lines;
 use kvick_core::pubsub::events::Publisher;
@@ -116,6 +117,8 @@ pub struct Engine {
     pub(super) in_batch: bool,
     /// State of memory limits and eviction.
     pub(super) evicting: Evicting,
+    /// Which commands are sampled for HOTKEYS.
+    pub(super) sampler: Sampler,
     /// Slots of other nodes, whose keys are being deleted.
     pub(super) lost_slots: LostSlots,
     /// When the clock was last read.
@@ -207,6 +210,7 @@ impl Engine {
             is_copy: false,
             in_batch: false,
             evicting: Evicting::new(executor.slot(server.workers_max())),
+            sampler: Sampler::default(),
             lost_slots: LostSlots::default(),
             last: Ticks::now(),
             dated: Ticks::now(),
@@ -286,6 +290,7 @@ impl Engine {
         self.access.lfu_decay_minutes = self.runtime_config.lfu_decay_minutes;
         self.events.set_channels(self.runtime_config.keyspace_events);
         self.apply_eviction_settings();
+        self.apply_hot_key_settings();
     }
 
     /// The classes of keyspace events that have subscribers, and whether all changes are recorded.

@@ -13,6 +13,8 @@
 use super::batch::{Batch, Request, ResolvedCommand};
 use super::dispatch::of_client;
 use super::engine::Engine;
+use super::hot_keys::Used;
+use super::invocation::Invocation;
 use crate::session::{Client, ReplyMode};
 use kvick_commands::context::{Circumstances, Context, Error};
 use kvick_commands::table::{CommandInfo, FastPath};
@@ -68,7 +70,7 @@ impl Engine {
 
     /// Executes requests from the first on while they qualify for the fast path and their replies end before
     /// `replies_max`. Returns their number.
-    #[inline(never)]
+    #[inline]
     pub fn take_fast_path(
         &mut self,
         client: &mut Client,
@@ -78,7 +80,30 @@ impl Engine {
         replies_max: usize,
         out: &mut ReplyBuffer,
     ) -> usize {
-        let Some((word, balance_max)) = self.fast_path_for(client) else { return 0 };
+        let mut done = 0;
+        // A sample for HOTKEYS interrupts the fast path.
+        while done < requests.len() {
+            let (count, is_sampled) = self.execute_fast(client, &requests[done..], batch, shared, replies_max, out);
+            done += count;
+            if !is_sampled {
+                break;
+            }
+        }
+        done
+    }
+
+    /// The same up to the next sample; also returns whether the last request was one.
+    #[inline(never)]
+    fn execute_fast(
+        &mut self,
+        client: &mut Client,
+        requests: &[Request],
+        batch: &Batch,
+        shared: &[u8],
+        replies_max: usize,
+        out: &mut ReplyBuffer,
+    ) -> (usize, bool) {
+        let Some((word, balance_max)) = self.fast_path_for(client) else { return (0, false) };
         let (server, runtime_config, stats) = (self.server, &*self.runtime_config, &*self.stats);
         let routing = server.routing.as_ref();
         let (admission, pause, inbox) = (&server.admission, &server.pause, self.inbox());
@@ -96,6 +121,9 @@ impl Engine {
         let mut context = Context::new(db, reply, settings, circumstances);
         let is_limited = balance_max != i64::MAX;
         let (mut done, mut last, mut end, mut failed_at) = (0, self.last, End::Nothing, 0);
+        // The last request before the fast path ends.
+        let mut latest = Used { ticks: 0, reply_bytes: 0 };
+        let requests = &requests[..requests.len().min(self.sampler.left())];
         for request in requests {
             let ResolvedCommand::For(command, hash) = request.resolved else { break };
             let Some((fast_path, handler)) = command.fast_path else { break };
@@ -142,10 +170,12 @@ impl Engine {
                 context.reply.error(error.bytes());
                 failed_at = start;
                 let reply_bytes = context.reply.len() - len_before;
+                latest = Used { ticks, reply_bytes };
                 end = End::Failed(Executed { command, args, ticks, reply_bytes }, error);
                 break;
             }
             let reply_bytes = context.reply.len() - len_before;
+            latest = Used { ticks, reply_bytes };
             if ticks >= runtime_config.slow_ticks
                 || reply_bytes >= runtime_config.large_reply_bytes
                 || commandlog::Executed::bytes_max_of(args) >= runtime_config.large_request_bytes
@@ -167,13 +197,17 @@ impl Engine {
         client.commands += done as u64;
         let has_failed = matches!(end, End::Failed(..));
         self.leave_fast_path(client, end);
+        let is_sampled = self.sampler.advance(done);
+        if is_sampled {
+            self.sample_fast(client, &requests[..done], batch, shared, latest);
+        }
         if imports {
             if has_failed {
                 self.fail_import(client, &out.bytes[failed_at..]);
             }
             out.truncate(out_start);
         }
-        done
+        (done, is_sampled)
     }
 
     /// Performs the follow-up work of the last request on the fast path.
@@ -191,6 +225,15 @@ impl Engine {
         if self.effects.has_pending_notifications() {
             self.settle_consequences();
         }
+    }
+
+    /// Adds the key of the last of these requests to the hot keys.
+    #[cold]
+    fn sample_fast(&mut self, client: &Client, requests: &[Request], batch: &Batch, shared: &[u8], used: Used) {
+        let Some(request) = requests.last() else { return };
+        let ResolvedCommand::For(command, _) = request.resolved else { return };
+        let invocation = Invocation { command, args: batch.args(request, shared) };
+        self.take_sample(&client.info, client.db, invocation, used);
     }
 
     fn offer_fast_to_logs(&mut self, client: &Client, executed: Executed<'_>, error: Option<&[u8]>) {

@@ -586,7 +586,7 @@ impl Caller<'_> {
         engine.track_reads(&client.info, client.db, invocation, locked);
         engine.after_flushall(command, &result, locked);
         engine.monitor_called(client, invocation);
-        engine.record_command(client.executed(args), command, out.len() - start, result);
+        engine.record_command(client, invocation, out.len() - start, result);
         client.commands += 1;
         client.redacted = 0;
         Ok(())

@@ -19,7 +19,7 @@ use kvick_runtime::clock;
 const MULTI_BYTES: u64 = b"*1\r\n$5\r\nmulti\r\n".len() as u64;
 
 /// Bytes of a request as it was received.
-fn request_bytes(args: Args<'_>) -> u64 {
+pub(super) fn request_bytes(args: Args<'_>) -> u64 {
     let bytes = if args.is_inline() {
         // The words, the blanks between them and the line end.
         args.iter().map(<[u8]>::len).sum::<usize>() + args.len() + 1

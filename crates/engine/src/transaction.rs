@@ -323,7 +323,7 @@ impl Engine {
             self.effects.commit(&self.server.keyspace.log, args);
             self.after_flushall(command, &result, locked);
             self.monitor(client, invocation);
-            self.record_command(client.executed(args), command, out.len() - start, result);
+            self.record_command(client, invocation, out.len() - start, result);
             client.commands += 1;
             client.redacted = 0;
         }

@@ -20,6 +20,7 @@ use std::any::Any;
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use std::time::Instant;
 
 /// The server. There is one, and it lives as long as the process.
 pub struct Server {
@@ -62,6 +63,7 @@ impl Process for Server {
         self.migration.sockets.close_idle();
         self.defrag.tick(self);
         self.tls.reload_if_due(&self.config.values());
+        self.hot_keys.end_window_if_due(Instant::now());
         self.sample();
         self.scale_workers();
     }

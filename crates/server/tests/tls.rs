@@ -768,7 +768,9 @@ fn connections_move_between_workers() {
                 // Larger than a record, so that it arrives in several.
                 let value = vec![b'x'; 100_000];
                 while !stop.load(Ordering::Relaxed) {
-                    client.send([request(&[b"SET", key.as_bytes(), &value]), request(&[b"GET", key.as_bytes()])].concat());
+                    client.send(
+                        [request(&[b"SET", key.as_bytes(), &value]), request(&[b"GET", key.as_bytes()])].concat(),
+                    );
                     client.expect([b"+OK\r\n$100000\r\n", &value[..], b"\r\n"].concat());
                     rounds.fetch_add(1, Ordering::Relaxed);
                 }

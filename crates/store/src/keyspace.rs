@@ -51,6 +51,8 @@ pub struct Keyspace {
     /// Maps a database number to an index in `databases`; SWAPDB exchanges
     /// two. Staging databases have the numbers after those of the databases.
     numbers: Box<[AtomicUsize]>,
+    /// How often the contents of each database number were discarded as a whole.
+    flushes: Box<[AtomicU32]>,
     partitions: usize,
     /// The global lock.
     pub global_lock: GlobalLock,
@@ -169,6 +171,7 @@ impl Keyspace {
             hasher: Box::leak(Box::new(hasher)),
             databases: (0..2 * databases).map(|_| Database::default()).collect(),
             numbers: (0..2 * databases).map(AtomicUsize::new).collect(),
+            flushes: (0..2 * databases).map(|_| AtomicU32::new(0)).collect(),
             partitions,
             global_lock: GlobalLock::default(),
             log: WriteLog::default(),
@@ -216,6 +219,13 @@ impl Keyspace {
     #[inline]
     pub(crate) fn database_at(&self, number: usize) -> usize {
         self.numbers[number].load(Ordering::Relaxed)
+    }
+
+    /// How often the contents of a database were discarded as a whole: by FLUSHDB, or because another data set was
+    /// loaded.
+    #[inline]
+    pub fn flushes(&self, number: usize) -> u32 {
+        self.flushes[number].load(Ordering::Relaxed)
     }
 
     /// Keys in a database, counted without locks.

@@ -7,6 +7,7 @@
 //! The [`global_lock`] excludes all other commands, for commands that need the whole keyspace.
 
 pub mod access;
+pub mod big_keys;
 pub mod chance;
 pub mod collections;
 pub mod db;

@@ -8,6 +8,7 @@
 //! `ready` list and is read again in the next turn.
 
 mod awaiting_fsync;
+mod big_keys;
 mod blocking;
 mod certificate_owner;
 mod connection;

@@ -1,6 +1,7 @@
-//! Periodic work of a worker: expires keys, closes idle connections, ends pauses.
+//! Periodic work of a worker: expires keys, searches for big keys, closes idle connections, ends pauses.
 
 use super::Worker;
+use super::big_keys::BigKeySearch;
 use super::blocking::Deadlines;
 use super::defrag::DefragState;
 use super::handshake::HANDSHAKE_MAX_MS;
@@ -30,6 +31,7 @@ pub struct Timers {
     pub(super) deadlines: Deadlines,
     sweeper: Sweeper,
     defrag: DefragState,
+    pub(super) big_keys: BigKeySearch,
     /// Where the next pass over the connections starts.
     next_connection: usize,
 }
@@ -42,6 +44,7 @@ impl Timers {
             deadlines: Deadlines::default(),
             sweeper: Sweeper::default(),
             defrag: DefragState::default(),
+            big_keys: BigKeySearch::default(),
             next_connection: 0,
         }
     }
@@ -90,6 +93,7 @@ impl Worker {
         let us = Ticks::now().us_since(now);
         self.engine.stats.expire_us.add(us);
         self.server.latency.record("expire-cycle", us / 1000, self.engine.runtime_config.latency_threshold_ms);
+        self.search_big_keys(period);
         self.check_connections();
         for listener in std::mem::take(&mut self.unaccepted) {
             self.accept(listener);

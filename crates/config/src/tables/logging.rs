@@ -1,4 +1,4 @@
-//! Logging, slow-command logs, latency monitoring and keyspace events.
+//! Logging, slow-command logs, latency monitoring, hot keys and keyspace events.
 
 use super::*;
 use crate::directive::{Directive, Key, Special, Typed, boolean, integer, special, text, theme, word};
@@ -31,5 +31,8 @@ theme! {
     LATENCY_TRACKING: bool = boolean("latency-tracking", true).works();
     LATENCY_TRACKING_INFO_PERCENTILES: Percentiles =
         special("latency-tracking-info-percentiles", Special::Percentiles).multi_arg().works();
+    HOTKEYS_TOP_K: u32 = integer("hotkeys-top-k", 0, 1000, 0).works();
+    HOTKEYS_SAMPLING_PERCENTAGE: u32 = integer("hotkeys-sampling-percentage", 1, 100, 1).works();
+    HOTKEYS_WINDOW_SECONDS: u32 = integer("hotkeys-window-seconds", 1, 300, 1).works();
     NOTIFY_KEYSPACE_EVENTS: KeyspaceEvents = special("notify-keyspace-events", Special::KeyspaceEvents).works();
 }

@@ -1,4 +1,4 @@
-//! Memory: its limit and eviction, expiry, freeing and defragmentation.
+//! Memory: its limit and eviction, expiry, freeing, defragmentation and big keys.
 
 use super::*;
 use crate::directive::{Directive, Form, Key, Typed, boolean, integer, memory, number, theme, word};
@@ -31,5 +31,7 @@ theme! {
     ACTIVE_DEFRAG_CYCLE_MAX: u32 = integer("active-defrag-cycle-max", 1, 99, 25).works();
     ACTIVE_DEFRAG_CYCLE_US: u32 = integer("active-defrag-cycle-us", 0, 100_000, 500).works();
     ACTIVE_DEFRAG_MAX_SCAN_FIELDS: u64 = integer("active-defrag-max-scan-fields", 1, I64_MAX, 1000).works();
+    BIGKEYS_SCAN: bool = boolean("bigkeys-scan", true).works();
+    BIGKEYS_SCAN_PAUSE_SECONDS: u32 = integer("bigkeys-scan-pause-seconds", 0, 86_400, 10).works();
     JEMALLOC_BG_THREAD: bool = boolean("jemalloc-bg-thread", true).works();
 }

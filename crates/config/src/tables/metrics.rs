@@ -12,5 +12,6 @@ theme! {
     METRICS_TLS: bool = boolean("metrics-tls", false).works();
     METRICS_TOKEN: Option<Text> = optional("metrics-token").sensitive().works();
     METRICS_STREAMS: Option<Text> = optional("metrics-streams").checked(checks::metrics_streams).works();
+    METRICS_KEYS_MAX: u32 = integer("metrics-keys-max", 0, 100, 0).works();
     METRICS_CLIENTS_MAX: u32 = integer("metrics-clients-max", 0, 10_000, 0).works();
 }

@@ -30,6 +30,7 @@
 mod blocking;
 mod eviction;
 mod expiry;
+mod hot_keys;
 mod routing;
 mod scripts;
 mod tracking;

@@ -1,5 +1,6 @@
 //! MEMORY: memory use of keys and of the server.
 
+use super::big_keys::BIGKEYS;
 use super::help;
 use crate::memory::Overview;
 use kvick_commands::context::Error;
@@ -35,6 +36,7 @@ pub const MEMORY: Command<SessionHandler> = Command::container(
         "A container for memory diagnostics commands.",
     ),
     &[
+        BIGKEYS,
         Command::new(
             Spec::new("usage", -3)
                 .flags(&[Flags::READONLY])
@@ -285,6 +287,9 @@ fn malloc_stats(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
 
 fn memory_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     const LINES: &[&str] = &[
+        "BIGKEYS [BY (BYTES | ELEMENTS)] [TYPE <type>] [COUNT <count>]",
+        "    Show the largest keys that the search in the background has found, at most 16",
+        "    of each type.",
         "DOCTOR",
         "    Return a report on memory problems.",
         "MALLOC-STATS",

@@ -2,6 +2,7 @@
 
 pub mod acl;
 pub mod appendonly;
+pub mod big_keys;
 pub mod client;
 pub mod cluster;
 pub mod command;
@@ -10,6 +11,7 @@ pub mod config;
 pub mod connection;
 pub mod debug;
 pub mod help;
+pub mod hot_keys;
 pub mod info;
 pub mod latency;
 pub mod lolwut;
@@ -57,6 +59,7 @@ pub fn families() -> Vec<&'static [Command<SessionHandler>]> {
         module::COMMANDS,
         monitor::COMMANDS,
         commandlog::COMMANDS,
+        hot_keys::COMMANDS,
         latency::COMMANDS,
         debug::COMMANDS,
         lolwut::COMMANDS,

@@ -8,6 +8,16 @@ use kvick_engine::session::Session;
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
 use kvick_store::slot::SLOTS;
+use std::ops::RangeInclusive;
+
+/// Parses the arguments after SLOTSRANGE.
+pub fn parse_slot_range(first: &[u8], last: &[u8]) -> Result<RangeInclusive<u16>, Error> {
+    let (first, last) = (parse_slot(first)?, parse_slot(last)?);
+    if first > last {
+        return Err(Error::new(format!("ERR Start slot number {first} is greater than end slot number {last}")));
+    }
+    Ok(first..=last)
+}
 
 /// What slots are ordered by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -85,11 +95,7 @@ pub fn slot_stats(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let map = routing.current();
     let form = args.get(2).unwrap_or_default();
     let slots = if args.len() == 5 && form.eq_ignore_ascii_case(b"slotsrange") {
-        let (first, last) = (parse_slot(&args[3])?, parse_slot(&args[4])?);
-        if first > last {
-            return Err(Error::new(format!("ERR Start slot number {first} is greater than end slot number {last}")));
-        }
-        (first..=last).filter(|slot| map.is_mine(*slot)).collect()
+        parse_slot_range(&args[3], &args[4])?.filter(|slot| map.is_mine(*slot)).collect()
     } else if args.len() >= 4 && form.eq_ignore_ascii_case(b"orderby") {
         let order = Order::parse(args.slice_from(3), routing.slot_stats.is_enabled())?;
         ordered(cx, routing, &map, &order)

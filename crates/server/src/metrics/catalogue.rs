@@ -1,8 +1,8 @@
 //! All metrics: how they are written, and their definitions.
 
-use super::{activity, clients, cluster, commandlog, settings, streams};
+use super::{activity, clients, cluster, commandlog, keys, settings, streams};
 use crate::commands::info::{self, Context};
-use info::{commands, keyspace, memory, persistence, replication, resources, server, stats};
+use info::{commands, hot_keys, keyspace, memory, persistence, replication, resources, server, stats};
 use kvick_metrics::{Exposition, Metric, export};
 
 static UP: Metric = Metric::gauge("redis_up", "Always 1: the server has answered.");
@@ -34,6 +34,8 @@ pub fn write(context: &Context, out: &mut Exposition) {
     commandlog::write(context.server, out);
     export(activity::FIELDS, &context.server, out);
     activity::write_migrations(context.server, out);
+    export(hot_keys::FIELDS, &hot_keys::Facts::of(context), out);
+    keys::write(context, out);
     streams::write(context, out);
     clients::write(context, out);
 }
@@ -72,7 +74,8 @@ mod tests {
         all.extend(of_fields(resources::FIELDS));
         all.extend(cluster::METRICS.iter().map(|(name, metric)| (*metric, Some(*name))));
         all.extend(of_fields(activity::FIELDS));
-        let others: [&[Metric]; 11] = [
+        all.extend(of_fields(hot_keys::FIELDS));
+        let others: [&[Metric]; 12] = [
             &replication::METRICS,
             &resources::WORKER_METRICS,
             &commands::METRICS,
@@ -81,6 +84,7 @@ mod tests {
             &settings::METRICS,
             &commandlog::METRICS,
             &activity::MIGRATIONS,
+            &keys::METRICS,
             &streams::METRICS,
             &clients::METRICS,
             &collector::METRICS,

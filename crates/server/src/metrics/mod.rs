@@ -20,6 +20,7 @@ mod collector;
 mod commandlog;
 mod endpoint;
 mod health;
+mod keys;
 mod settings;
 mod streams;
 

@@ -192,6 +192,36 @@ fn metrics_have_the_values_of_info() {
 }
 
 #[test]
+fn keys_have_metrics_only_if_they_are_wanted() {
+    let (server, port) = start(&["--hotkeys-top-k", "5", "--hotkeys-sampling-percentage", "100"]);
+    let mut client = server.client();
+    let big = "b".repeat(10_000);
+    ask::<()>(&mut client, &format!("SET big\"key {big}"));
+    ask::<()>(&mut client, "SADD set 1 2 3");
+    let use_keys = |client: &mut Connection| (0..50).for_each(|_| ask::<()>(client, "GET hot"));
+    wait_until("hot and big keys are known", || {
+        use_keys(&mut client);
+        let is_hot = format!("{:?}", ask::<redis::Value>(&mut client, "HOTKEYS GET")).contains("hot");
+        is_hot && format!("{:?}", ask::<redis::Value>(&mut client, "MEMORY BIGKEYS TYPE set")).contains("set")
+    });
+    let page = Page::scrape(port);
+    assert!(!page.types.contains_key("kvick_hot_key_cpu_ratio") && !page.types.contains_key("kvick_big_key_bytes"));
+    ask::<()>(&mut client, "CONFIG SET metrics-keys-max 1");
+    wait_until("hot keys have metrics", || {
+        use_keys(&mut client);
+        let page = Page::scrape(port);
+        let accesses = page.samples.iter().filter(|((name, _), _)| name == "kvick_hot_key_accesses_per_second");
+        let found: Vec<_> = accesses.map(|((_, labels), rate)| (labels["key"].clone(), *rate > 0.0)).collect();
+        found == [("hot".to_owned(), true)] && page.value("kvick_hot_keys_window_samples", &[]) > 0.0
+    });
+    let page = Page::scrape(port);
+    let usage: f64 = ask(&mut client, "MEMORY USAGE big\"key");
+    assert_eq!(page.value("kvick_big_key_bytes", &[("db", "0"), ("key", "big\"key"), ("type", "string")]), usage);
+    assert_eq!(page.value("kvick_big_key_elements", &[("db", "0"), ("key", "set"), ("type", "set")]), 3.0);
+    assert_eq!(page.samples.keys().filter(|(name, _)| name.starts_with("kvick_big_key_")).count(), 2);
+}
+
+#[test]
 fn durations_of_commands_are_histograms() {
     let (server, port) = start(&[]);
     let mut client = server.client();

@@ -267,6 +267,7 @@ impl Locked {
         assert!(self.is_global(), "flushing needs the world");
         let database = self.keyspace.database_at(number);
         let removed = self.keyspace.len(number);
+        self.keyspace.flushes[number].fetch_add(1, Ordering::Relaxed);
         // Hidden keys are not counted, but go as well.
         if self.keyspace.is_empty(number) {
             return 0;
@@ -307,6 +308,7 @@ impl Locked {
     /// Exchanges a database and its staging database. Needs the global lock.
     pub fn swap_staging(&mut self, number: usize) {
         let (keyspace, staging) = (self.keyspace, self.keyspace.staging(number));
+        keyspace.flushes[number].fetch_add(1, Ordering::Relaxed);
         if keyspace.is_allocated(keyspace.database_at(number)) || keyspace.is_allocated(keyspace.database_at(staging)) {
             self.swap(number, staging);
         }

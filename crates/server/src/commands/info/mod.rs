@@ -8,6 +8,7 @@
 
 pub mod clients;
 pub mod commands;
+pub mod hot_keys;
 pub mod keyspace;
 pub mod memory;
 mod page;
@@ -98,7 +99,7 @@ impl Context {
     }
 }
 
-const SECTIONS: [Section; 17] = [
+const SECTIONS: [Section; 18] = [
     Section { names: &["server"], shown: Shown::ByDefault, write: server::write },
     Section { names: &["tls"], shown: Shown::WithAll, write: server::write_tls },
     Section { names: &["clients"], shown: Shown::ByDefault, write: clients::write },
@@ -115,6 +116,7 @@ const SECTIONS: [Section; 17] = [
     Section { names: &["cluster_info"], shown: Shown::WithAll, write: replication::write_cluster_info },
     Section { names: &["scriptingengines"], shown: Shown::WithAll, write: memory::write_engines },
     Section { names: &["keyspace"], shown: Shown::ByDefault, write: keyspace::write },
+    Section { names: &["hotkeys"], shown: Shown::WithAll, write: hot_keys::write },
     Section { names: &["debug"], shown: Shown::WhenNamed, write: stats::write_debug },
 ];
 
