@@ -1,8 +1,8 @@
 //! How many workers are active, and when a worker gives connections to another one. Pure: counters and time in,
 //! decisions out.
 //!
-//! The number follows the load between `io-threads-min` and `io-threads`. It grows soon, because clients wait meanwhile,
-//! and shrinks late, because an idle worker costs little.
+//! The number follows the load between `io-threads-min` and `io-threads`. It grows soon, because clients wait
+//! meanwhile, and shrinks late, because an idle worker costs little.
 
 use std::time::Duration;
 
@@ -72,8 +72,8 @@ impl Scaling {
         self.busy.get(worker).copied().unwrap_or(0.0)
     }
 
-    /// Observes the busy time of each worker since the start, in microseconds. `now` is the time since any fixed moment;
-    /// `active` is the number of active workers, those with the lowest numbers.
+    /// Observes the busy time of each worker since the start, in microseconds. `now` is the time since any fixed
+    /// moment; `active` is the number of active workers, those with the lowest numbers.
     pub fn observe(&mut self, now: Duration, busy_us: &[u64], active: usize, bounds: Bounds) -> Option<Decision> {
         let Some(fractions) = fractions(&mut self.sampled, now, busy_us, SAMPLE) else {
             return self.enforce(active, bounds);

@@ -1,11 +1,11 @@
 //! The HTTP endpoint (`metrics-port`): its thread and sockets. What it serves is decided elsewhere.
 
-use crate::process::limits;
 use kvick_config::Values;
 use kvick_config::tables::metrics::{METRICS_PORT, METRICS_TLS};
 use kvick_config::tables::network::MAXCLIENTS;
 use kvick_http::{Endpoint, Limits, Router, TlsSource};
 use kvick_net::listen;
+use kvick_process::limits;
 use kvick_runtime::logging;
 use parking_lot::Mutex;
 use std::io;

@@ -1,22 +1,17 @@
 //! The process: from the command line to the workers, and to its exit.
 //!
-//! [`start`] defines the order of startup and exit; the other modules are its steps. [`shutdown`] decides whether a
-//! requested shutdown may proceed. Everything that requires a single thread (the title's memory, the fork, the signal
-//! mask) happens here, before the log's thread and the workers start.
+//! [`start`] defines the order of startup and exit; the other modules and [`kvick_process`] are its steps. [`shutdown`]
+//! decides whether a requested shutdown may proceed. Everything that requires a single thread (the title's memory, the
+//! fork, the signal mask) happens here, before the log's thread and the workers start.
 
 mod banner;
-mod daemon;
-pub mod limits;
-mod memory_test;
-pub mod restart;
 pub mod shutdown;
 mod start;
-mod system;
-pub mod title;
 mod usage;
 pub mod version;
 
 use kvick_config::arguments::Invocation;
+use kvick_process::{memory_test, restart, system};
 use kvick_runtime::version::KVICK;
 use std::process::ExitCode;
 

@@ -1,7 +1,6 @@
 //! The steps of startup and exit, in the required order.
 
-use super::daemon::PidFile;
-use super::{banner, daemon, limits, shutdown, system, title, version};
+use super::{banner, shutdown, version};
 use crate::server::Server;
 use crate::{cluster, crash, metrics, signals};
 use kvick_acl::file::{self as acl_file, UserLine};
@@ -28,6 +27,8 @@ use kvick_durability::persistence::snapshots::{self, Job};
 use kvick_engine::handlers::Handler;
 use kvick_net::listen::{Listeners, Transport};
 use kvick_net::supervise;
+use kvick_process::daemon::PidFile;
+use kvick_process::{daemon, limits, system, title};
 use kvick_replication as replication;
 use kvick_replication::migration;
 use kvick_replication::upstream::Target;

@@ -1,7 +1,6 @@
 //! Applies changed settings to the running server. Settings not named here are read on use, through
 //! [`RuntimeConfig`](kvick_core::runtime_config::RuntimeConfig) or from the configuration itself.
 
-use crate::process::{limits, title};
 use crate::server::Server;
 use kvick_config::tables::{
     logging, memory, metrics, network, persistence, process, replication, security, tls, tracing,
@@ -10,6 +9,7 @@ use kvick_config::{Id, Refusal, Values};
 use kvick_core::eviction;
 use kvick_core::oom_score;
 use kvick_net::listen::Transport;
+use kvick_process::{limits, title};
 
 /// Settings of the log.
 const LOG: [Id; 3] = [logging::LOGLEVEL.id(), logging::LOG_FORMAT.id(), logging::LOG_TIMESTAMP_FORMAT.id()];

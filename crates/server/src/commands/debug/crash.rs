@@ -1,12 +1,13 @@
 //! Deliberate crashes, for tests.
 
 use crate::commands::config::rewrite_file;
-use crate::process::{restart, shutdown};
+use crate::process::shutdown;
 use crate::server::HasServer;
 use kvick_commands::context::Error;
 use kvick_config::rewrite::Add;
 use kvick_config::words::ShutdownFlags;
 use kvick_engine::session::{Fate, Session};
+use kvick_process::restart;
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
 use std::alloc::{Layout, handle_alloc_error};
