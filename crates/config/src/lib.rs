@@ -4,6 +4,7 @@
 //!   [`shapes`] define their building blocks.
 //! - [`Config`] holds the values of a running server. Any thread may read them; [`Config::set_many`] changes several of
 //!   them atomically, as CONFIG SET does.
+//! - [`explanations`] has what `kvick.conf` says about each directive.
 //! - [`arguments`] parses the command line and [`load`] the configuration that it selects; [`rewrite`] writes the
 //!   configuration back to its file.
 //!
@@ -13,6 +14,7 @@
 pub mod arguments;
 mod checks;
 pub mod directive;
+pub mod explanations;
 mod glob;
 pub mod load;
 pub mod metrics_streams;

@@ -5,6 +5,7 @@ use std::io;
 
 use super::arguments::Sources;
 use super::directive::{Effect, Flags};
+use super::explanations;
 use super::load::load;
 use super::tables::{self, network};
 use super::values::Values;
@@ -14,22 +15,7 @@ const DOCS: &str = include_str!("../../../docs/compatibility.md");
 
 /// The lines of `kvick.conf` that show a directive, each with the explanation above it.
 fn shown_lines() -> Vec<(&'static str, String)> {
-    let (mut shown, mut about, mut is_explained) = (Vec::new(), String::new(), false);
-    for line in CONF.lines() {
-        let example = line.strip_prefix("# Example: ");
-        let default = line.strip_prefix('#').filter(|rest| rest.starts_with(|first: char| first.is_ascii_lowercase()));
-        if let Some(directive) = example.or(default) {
-            shown.push((directive, about.clone()));
-            is_explained = true;
-        } else {
-            if is_explained || line.is_empty() {
-                about.clear();
-                is_explained = false;
-            }
-            about.extend([line.trim_start_matches('#'), ""]);
-        }
-    }
-    shown
+    explanations::all().into_iter().map(|directive| (directive.line, directive.text)).collect()
 }
 
 fn name_of(line: &str) -> &str {
