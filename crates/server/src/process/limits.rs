@@ -1,6 +1,7 @@
 //! The limit of open files, and the number of clients it allows.
 
 use kvick_config::Refusal;
+use kvick_page::sessions::SESSIONS_MAX;
 use kvick_runtime::logging;
 use std::io;
 
@@ -10,8 +11,8 @@ const RESERVED: u64 = 32;
 const WORKERS_RESERVED: u64 = 8;
 /// Descriptors per worker: its poll and its waker.
 const PER_WORKER: u64 = 2;
-/// Descriptors of the HTTP endpoint with metrics: its connections, listeners and poll.
-const ENDPOINT: u64 = 80;
+/// Descriptors of the HTTP endpoint: its connections, listeners and poll, and its ends of the page's client connections.
+const ENDPOINT: u64 = 80 + 2 * SESSIONS_MAX as u64;
 /// The limit assumed if the system does not report it.
 const LIMIT_ASSUMED: u64 = 1024;
 
