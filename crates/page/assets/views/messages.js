@@ -19,7 +19,8 @@ async function mount(root, context) {
   const events = h("input", { type: "checkbox" });
   const paused = h("input", { type: "checkbox" });
   const target = h("div");
-  const status = h("p", { class: "muted", role: "status" }, "Not subscribed.");
+  const state = h("p", { role: "status" }, "Not subscribed.");
+  const status = h("p", { class: "muted", id: "message-count" });
   const hint = h("div");
   const active = h("div");
   let rows = [];
@@ -63,8 +64,7 @@ async function mount(root, context) {
     const { errors } = await context.subscribe(wanted);
     const number = wanted.channels.length + wanted.patterns.length + wanted.shard_channels.length;
     if (errors.length > 0) context.alert(errors.join(" "));
-    fill(status, errors.length > 0 ? "Not all subscriptions were accepted." : number === 0 ? "Not subscribed." : `Subscribed to ${number} channels or patterns.`);
-    draw();
+    fill(state, errors.length > 0 ? "Not all subscriptions were accepted." : number === 0 ? "Not subscribed." : `Subscribed to ${number} channels or patterns.`);
   };
 
   const loadActive = async () => {
@@ -99,10 +99,9 @@ async function mount(root, context) {
     h("button", { type: "button", onclick: () => {
       rows = [];
       draw();
-    } }, "Clear")), status, target),
+    } }, "Clear")), state, status, target),
   section("Channels", h("p", {}, h("button", { type: "button", onclick: () => context.attempt(loadActive) }, "Refresh")), active));
   draw();
-  fill(status, "Not subscribed.");
   await loadActive();
   return {
     messages: receive,
