@@ -10,7 +10,7 @@ use hyper::{StatusCode, header};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
 use std::io;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -20,6 +20,14 @@ use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
+/// What is known of a connection.
+#[derive(Clone, Copy)]
+struct Ends {
+    peer: SocketAddr,
+    local: SocketAddr,
+    is_encrypted: bool,
+}
+
 /// Serves a connection until it ends or exceeds a limit. What a peer does wrong is its own problem: errors other than
 /// those of the TLS handshake are not reported.
 ///
@@ -27,30 +35,31 @@ use tokio_rustls::TlsAcceptor;
 /// If the TLS handshake fails.
 pub async fn serve(
     stream: TcpStream,
-    peer: IpAddr,
+    peer: SocketAddr,
     tls: Option<Arc<rustls::ServerConfig>>,
     router: Arc<Router>,
     limits: Limits,
 ) -> io::Result<()> {
+    let ends = Ends { peer, local: stream.local_addr()?, is_encrypted: tls.is_some() };
     let stream = Timed::new(stream, limits.write_time_max);
     match tls {
-        None => serve_requests(stream, peer, router, limits).await,
+        None => serve_requests(stream, ends, router, limits).await,
         Some(config) => {
             let handshake = TlsAcceptor::from(config).accept(stream);
             let stream = timeout(limits.handshake_time_max, handshake).await??;
-            serve_requests(stream, peer, router, limits).await;
+            serve_requests(stream, ends, router, limits).await;
         }
     }
     Ok(())
 }
 
-async fn serve_requests<S>(stream: S, peer: IpAddr, router: Arc<Router>, limits: Limits)
+async fn serve_requests<S>(stream: S, ends: Ends, router: Arc<Router>, limits: Limits)
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let service = service_fn(move |request| {
         let router = router.clone();
-        async move { Ok::<Reply, Infallible>(answer(&router, request, peer, &limits).await) }
+        async move { Ok::<Reply, Infallible>(answer(&router, request, ends, &limits).await) }
     });
     // The result is an error of this peer alone.
     let _ = http1::Builder::new()
@@ -63,9 +72,9 @@ where
 }
 
 /// Reads the body of a request, and calls its handler.
-async fn answer(router: &Router, request: hyper::Request<Incoming>, peer: IpAddr, limits: &Limits) -> Reply {
+async fn answer(router: &Router, request: hyper::Request<Incoming>, ends: Ends, limits: &Limits) -> Reply {
     let (head, body) = request.into_parts();
-    let admitted = match router.admit(&head.method, head.uri.path(), &head.headers, peer) {
+    let admitted = match router.admit(&head.method, head.uri.path(), &head.headers, ends.peer.ip()) {
         Ok(admitted) => admitted,
         Err(refused) => return closing(*refused),
     };
@@ -84,7 +93,9 @@ async fn answer(router: &Router, request: hyper::Request<Incoming>, peer: IpAddr
         method: head.method,
         headers: head.headers,
         body,
-        peer,
+        peer: ends.peer,
+        local: ends.local,
+        is_encrypted: ends.is_encrypted,
     };
     router.call(admitted, request).await
 }

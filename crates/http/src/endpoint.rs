@@ -158,7 +158,7 @@ fn admit(stream: TcpStream, peer: SocketAddr, tls: Option<&TlsSource>, shared: &
     let task_shared = shared.clone();
     let task = spawn_local(async move {
         let (router, limits) = (task_shared.router.clone(), task_shared.limits);
-        match connection::serve(stream, peer.ip(), config, router, limits).await {
+        match connection::serve(stream, peer, config, router, limits).await {
             Ok(()) => task_shared.handshake_errors.end(),
             Err(error) if task_shared.handshake_errors.begin() => {
                 logging::notice(format_args!("HTTP: TLS handshake with {peer} failed: {error}"));

@@ -15,6 +15,7 @@
 pub mod access;
 mod connection;
 pub mod endpoint;
+pub mod headers;
 pub mod limits;
 pub mod router;
 

@@ -8,7 +8,7 @@ use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, WWW_AUTHENT
 use hyper::{HeaderMap, Method, Response, StatusCode};
 use std::convert::Infallible;
 use std::future::Future;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::sync::mpsc::Receiver;
@@ -35,7 +35,11 @@ pub struct Request {
     /// Its body, within the limit.
     pub body: Bytes,
     /// The address of the peer.
-    pub peer: IpAddr,
+    pub peer: SocketAddr,
+    /// The address that it has connected to.
+    pub local: SocketAddr,
+    /// Whether it arrived over TLS.
+    pub is_encrypted: bool,
 }
 
 /// The body of a reply.

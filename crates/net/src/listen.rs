@@ -91,6 +91,14 @@ pub struct Peer {
     loopback: bool,
 }
 
+impl Peer {
+    /// The addresses of a client that another part of this server has accepted, and passes on.
+    pub fn passed_on(peer: SocketAddr, local: SocketAddr) -> Peer {
+        let loopback = is_loopback(&peer.ip());
+        Peer { peer: peer.to_string(), local: local.to_string(), unix: false, loopback }
+    }
+}
+
 impl Listeners {
     /// Opens the sockets that the settings require. Errors name the address and the cause.
     pub fn open(values: &Values) -> io::Result<Self> {

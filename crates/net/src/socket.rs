@@ -40,6 +40,15 @@ fn send(socket: &impl AsFd, bytes: &[u8]) -> io::Result<usize> {
 }
 
 impl Socket {
+    /// A socket of this process.
+    ///
+    /// # Errors
+    /// If it cannot be made non-blocking.
+    pub fn from_unix(stream: std::os::unix::net::UnixStream) -> io::Result<Socket> {
+        stream.set_nonblocking(true)?;
+        Ok(Socket::Unix(UnixStream::from_std(stream)))
+    }
+
     /// Reads the available bytes.
     #[inline]
     pub fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {

@@ -10,17 +10,14 @@ const RESERVED: u64 = 32;
 const WORKERS_RESERVED: u64 = 8;
 /// Descriptors per worker: its poll and its waker.
 const PER_WORKER: u64 = 2;
-/// Descriptors of the HTTP endpoint with metrics: its connections, listeners and poll.
-const ENDPOINT: u64 = 80;
 /// The limit assumed if the system does not report it.
 const LIMIT_ASSUMED: u64 = 1024;
 
 /// Raises the limit so that `maxclients` connections fit. Returns the number that fits, which is lower if the limit
 /// cannot be raised that far, and logs the change.
-/// `has_endpoint`: the HTTP endpoint with metrics is on. Fails if not even one client fits.
-pub fn allow_clients(maxclients: u32, workers: usize, has_endpoint: bool) -> Result<u32, TooLow> {
-    let endpoint = if has_endpoint { ENDPOINT } else { 0 };
-    let reserved = RESERVED + endpoint + PER_WORKER * (workers as u64).saturating_sub(WORKERS_RESERVED);
+/// `others` is the number of descriptors of other parts of the process. Fails if not even one client fits.
+pub fn allow_clients(maxclients: u32, workers: usize, others: u64) -> Result<u32, TooLow> {
+    let reserved = RESERVED + others + PER_WORKER * (workers as u64).saturating_sub(WORKERS_RESERVED);
     let needed = u64::from(maxclients) + reserved;
     let (soft, hard) = match limits() {
         Ok(limits) => limits,

@@ -5,11 +5,18 @@ use kvick_config::tables::metrics::{METRICS_PORT, METRICS_TLS};
 use kvick_config::tables::network::MAXCLIENTS;
 use kvick_http::{Endpoint, Limits, Router, TlsSource};
 use kvick_net::listen;
+use kvick_page::sessions::SESSIONS_MAX;
 use kvick_process::limits;
 use kvick_runtime::logging;
 use parking_lot::Mutex;
 use std::io;
 use std::sync::OnceLock;
+
+/// Descriptors of the endpoint, if it is on: its connections, listeners and poll, and its ends of the page's client
+/// connections.
+pub fn descriptors(values: &Values) -> u64 {
+    if values.read(METRICS_PORT) == 0 { 0 } else { 80 + 2 * SESSIONS_MAX as u64 }
+}
 
 /// What the endpoint serves.
 pub struct Source {
@@ -58,7 +65,7 @@ impl HttpEndpoint {
         };
         if state.port == 0 {
             // Raises the limit of open files; the result only concerns the number of clients.
-            let _ = limits::allow_clients(values.read(MAXCLIENTS), workers, true);
+            let _ = limits::allow_clients(values.read(MAXCLIENTS), workers, descriptors(values));
         }
         let thread = match &mut state.thread {
             Some(thread) => thread,

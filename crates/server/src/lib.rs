@@ -7,6 +7,7 @@
 //! - `crash`: the report that a crash leaves in the log. `watchdog`: reports slow workers. `signals`: signal handling.
 //! - `http`: the thread and the sockets of the HTTP endpoint.
 //! - [`metrics`]: metrics for Prometheus and the state for probes, over HTTP.
+//! - [`page`]: the page for browsers, as far as it concerns the server.
 //! - `memory`: the report of memory use behind INFO and MEMORY.
 //! - `tracing`: the export of slow commands as traces.
 //!
@@ -18,6 +19,7 @@ pub mod crash;
 pub mod http;
 pub mod memory;
 pub mod metrics;
+pub mod page;
 pub mod process;
 pub mod server;
 pub mod signals;

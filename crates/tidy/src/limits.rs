@@ -32,7 +32,7 @@ impl Default for Limits {
                 &["store"],
                 &["rdb", "script", "runtime", "cluster"],
                 &["commands", "config", "http", "otlp", "simulator"],
-                &["core", "process"],
+                &["core", "process", "page"],
                 &["acl", "scripting", "net"],
                 &["durability", "cluster-bus"],
                 &["replication"],

@@ -1,4 +1,4 @@
-//! The HTTP endpoint with metrics for Prometheus.
+//! The HTTP endpoint: metrics for Prometheus, and the page for browsers.
 
 use super::*;
 use crate::checks;
@@ -14,4 +14,6 @@ theme! {
     METRICS_STREAMS: Option<Text> = optional("metrics-streams").checked(checks::metrics_streams).works();
     METRICS_KEYS_MAX: u32 = integer("metrics-keys-max", 0, 100, 0).works();
     METRICS_CLIENTS_MAX: u32 = integer("metrics-clients-max", 0, 10_000, 0).works();
+    UI: bool = boolean("ui", false).works();
+    UI_WRITE: bool = boolean("ui-write", false).works();
 }

@@ -4,6 +4,7 @@ use super::collector::Collector;
 use super::health;
 use crate::cluster::turns::Turns;
 use crate::http::Source;
+use crate::page::PageHost;
 use crate::server::Server;
 use kvick_config::Values;
 use kvick_config::tables::metrics::{METRICS_PORT, METRICS_TOKEN};
@@ -16,7 +17,8 @@ use std::io;
 use std::sync::Arc;
 
 const INDEX: &str = "/metrics  metrics for Prometheus\n/healthz  whether the server is alive\n\
-                     /readyz   whether it should get requests\n";
+                     /readyz   whether it should get requests\n/ui       page for browsers, \
+                     if it is enabled\n";
 
 /// Gives the endpoint its pages, and opens its sockets.
 ///
@@ -46,7 +48,7 @@ fn pages(server: &'static Server) -> io::Result<Router> {
         .get("/metrics", Guard::Protected, move |_| metrics(&collector))
         .get("/healthz", Guard::Open, move |_| healthz(server, &turns))
         .get("/readyz", Guard::Open, move |_: &Request| readyz(server));
-    Ok(router)
+    Ok(kvick_page::add_routes(router, Arc::new(PageHost::new(server))))
 }
 
 fn metrics(collector: &Collector) -> Reply {

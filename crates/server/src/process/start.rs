@@ -2,7 +2,7 @@
 
 use super::{banner, shutdown, version};
 use crate::server::Server;
-use crate::{cluster, crash, metrics, signals};
+use crate::{cluster, crash, http, metrics, signals};
 use kvick_acl::file::{self as acl_file, UserLine};
 use kvick_acl::rules::Reader;
 use kvick_commands::table::CommandTable;
@@ -12,7 +12,6 @@ use kvick_config::process_settings;
 use kvick_config::tables;
 use kvick_config::tables::cluster::CLUSTER_ENABLED;
 use kvick_config::tables::memory::MAXMEMORY;
-use kvick_config::tables::metrics::METRICS_PORT;
 use kvick_config::tables::network::{IO_THREADS, MAXCLIENTS, UNIXSOCKET};
 use kvick_config::tables::persistence::APPENDONLY;
 use kvick_config::tables::process::{DIR, LOCALE_COLLATE, SUPERVISED};
@@ -139,11 +138,8 @@ fn run(
     clock::calibrate();
     log_startup(program, only_defaults);
     check(&values)?;
-    let clients = limits::allow_clients(
-        values.read(MAXCLIENTS),
-        values.read(IO_THREADS) as usize,
-        values.read(METRICS_PORT) != 0,
-    )?;
+    let clients =
+        limits::allow_clients(values.read(MAXCLIENTS), values.read(IO_THREADS) as usize, http::descriptors(&values))?;
     let listeners = Listeners::open(&values)?;
     if listeners.describe().is_empty() {
         return Err("Configured to not listen anywhere, exiting.".into());

@@ -132,8 +132,8 @@ fn warn_of_eviction(server: &'static Server, limit: u64) {
 }
 
 fn allow_clients(server: &'static Server, requested: u32) -> Result<(), Refusal> {
-    let has_endpoint = server.config.read(metrics::METRICS_PORT) != 0;
-    match limits::allow_clients(requested, server.workers_max(), has_endpoint) {
+    let endpoint = crate::http::descriptors(&server.config.values());
+    match limits::allow_clients(requested, server.workers_max(), endpoint) {
         Ok(allowed) if allowed == requested => Ok(()),
         Ok(allowed) => Err(Refusal::new(format!(
             "The operating system is not able to handle the specified number of clients, try with {allowed}"
