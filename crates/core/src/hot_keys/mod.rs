@@ -2,7 +2,7 @@
 //!
 //! A worker [samples](sampler) a share of its commands and adds their keys to [summaries](summary) of its own, in memory
 //! that does not depend on the number of keys. When a window ends, the summaries of all workers are replaced by empty
-//! ones and merged into a [`Report`](report::Report), which HOTKEYS GET shows until the next window ends.
+//! ones and merged into a [`Report`], which HOTKEYS GET shows until the next window ends.
 //!
 //! A worker never waits here: if another thread is replacing its summaries, the sample is lost.
 
