@@ -391,7 +391,7 @@ test("the keyboard is enough", () => withServer({}, async (server) => {
   assert.equal(await page.getByLabel("Command", { exact: true }).inputValue(), "STRLEN long");
   await page.getByLabel("Command", { exact: true }).fill("");
   await page.keyboard.type("config");
-  const first = page.getByRole("option").first();
+  const first = page.locator("#suggestions").getByRole("option").first();
   await page.keyboard.press("ArrowDown");
   assert.equal(await first.getAttribute("aria-selected"), "true");
   await assertAccessible(page, "suggestions");

@@ -237,7 +237,7 @@ async fn open_session(page: &Page, request: &Request, login: &Login) -> Result<S
     let commands = open_connection(page, request, login, Box::new(|_| {})).await?;
     let publish: OnMessages = Box::new(move |messages| receivers.publish(&messages));
     let messages = open_connection(page, request, login, publish).await?;
-    Ok(Session { user: login.user.clone(), commands, messages, listeners })
+    Ok(Session { user: login.user.clone(), commands, messages, subscribed: Default::default(), listeners })
 }
 
 /// Opens a connection, and logs it in.
@@ -380,16 +380,22 @@ struct Subscriptions {
 async fn subscriptions(page: Arc<Page>, request: Request) -> Result<Reply, Refusal> {
     let session = session_of(&page, &request)?;
     let wanted: Subscriptions = parse(&request)?;
-    let lists =
-        [("SUBSCRIBE", wanted.channels), ("PSUBSCRIBE", wanted.patterns), ("SSUBSCRIBE", wanted.shard_channels)];
-    if lists.iter().map(|(_, names)| names.len()).sum::<usize>() > CHANNELS_MAX {
+    let lists = [
+        ("SUBSCRIBE", "UNSUBSCRIBE", wanted.channels),
+        ("PSUBSCRIBE", "PUNSUBSCRIBE", wanted.patterns),
+        ("SSUBSCRIBE", "SUNSUBSCRIBE", wanted.shard_channels),
+    ];
+    if lists.iter().map(|(_, _, names)| names.len()).sum::<usize>() > CHANNELS_MAX {
         return Err((StatusCode::BAD_REQUEST, format!("At most {CHANNELS_MAX} channels and patterns are possible.")));
     }
-    let mut requests =
-        vec![vec![b"UNSUBSCRIBE".to_vec()], vec![b"PUNSUBSCRIBE".to_vec()], vec![b"SUNSUBSCRIBE".to_vec()]];
-    for (command, names) in lists {
+    let mut requests = Vec::new();
+    for ((subscribe, unsubscribe, names), subscribed) in lists.into_iter().zip(&session.subscribed) {
+        // A user may lack the right to the command that is not needed.
+        if subscribed.swap(!names.is_empty(), Ordering::Relaxed) {
+            requests.push(vec![unsubscribe.as_bytes().to_vec()]);
+        }
         if !names.is_empty() {
-            let mut args = vec![command.as_bytes().to_vec()];
+            let mut args = vec![subscribe.as_bytes().to_vec()];
             args.extend(all_bytes(names)?);
             requests.push(args);
         }

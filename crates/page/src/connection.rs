@@ -125,6 +125,13 @@ struct Task {
     on_messages: OnMessages,
 }
 
+/// The replies to requests of a connection that the server has closed with an error.
+fn refused(mut replies: Vec<Reply>, requests: usize) -> Option<Vec<Reply>> {
+    let last = replies.last().filter(|reply| reply.is_error())?.clone();
+    replies.resize(requests.max(replies.len()), last);
+    Some(replies)
+}
+
 /// What ends a wait.
 enum Event {
     Job(Job),
@@ -135,15 +142,24 @@ impl Task {
     /// Runs until either side ends the connection.
     async fn run(mut self) {
         let mut buffer = vec![0; READ_BYTES];
-        let mut replies = Vec::new();
+        let mut replies: Vec<Reply> = Vec::new();
+        // Why the server does not admit the connection: it says so unasked, and closes.
+        let mut refusal = None;
         while let Some((event, received)) = poll_fn(|cx| self.poll_idle(cx, &mut buffer)).await {
             let result = match event {
                 Event::Job(job) => self.serve(job, &mut buffer).await,
-                // Nothing was asked: only messages can arrive.
-                Event::Input => self.decode(&buffer[..received], &mut replies, 0).map(|()| replies.clear()),
+                // Nothing was asked: otherwise only messages can arrive.
+                Event::Input => self.decode(&buffer[..received], &mut replies, 0),
             };
+            refusal = replies.drain(..).rfind(Reply::is_error).or(refusal);
             if result.is_err() {
                 return;
+            }
+        }
+        if let Some(refusal) = refusal {
+            while let Some(job) = self.queue.recv().await {
+                // As below.
+                let _ = job.replies.send(vec![refusal.clone(); job.requests.len()]);
             }
         }
     }
@@ -173,7 +189,7 @@ impl Task {
         if let Some(database) = job.database.filter(|database| *database != self.database) {
             let select = vec![b"SELECT".to_vec(), database.to_string().into_bytes()];
             let replies = self.exchange(&[select], End::EachReplied, buffer).await?;
-            if let Some(refused) = replies.into_iter().find(|reply| matches!(reply.kind, Kind::Error(_))) {
+            if let Some(refused) = replies.into_iter().find(Reply::is_error) {
                 // The requests must not run in another database.
                 let _ = job.replies.send(vec![refused; job.requests.len()]);
                 return Ok(());
@@ -193,8 +209,13 @@ impl Task {
             out.array(request.len());
             request.iter().for_each(|argument| out.bulk(argument));
         }
-        self.stream.write_all(&output).await?;
         let mut replies: Vec<Reply> = Vec::new();
+        if let Err(error) = self.stream.write_all(&output).await {
+            while let Ok(received) = poll_fn(|cx| self.poll_input(cx, buffer)).await {
+                self.decode(&buffer[..received], &mut replies, 0)?;
+            }
+            return refused(replies, requests.len()).ok_or(error);
+        }
         loop {
             let is_complete = match end {
                 End::EachReplied => replies.len() >= requests.len(),
@@ -203,7 +224,10 @@ impl Task {
             if is_complete {
                 return Ok(replies);
             }
-            let received = poll_fn(|cx| self.poll_input(cx, buffer)).await?;
+            let received = match poll_fn(|cx| self.poll_input(cx, buffer)).await {
+                Ok(received) => received,
+                Err(error) => return refused(replies, requests.len()).ok_or(error),
+            };
             let kept = replies.iter().map(|reply| reply.json.len()).sum();
             self.decode(&buffer[..received], &mut replies, kept)?;
         }

@@ -34,6 +34,13 @@ pub struct Reply {
     pub kind: Kind,
 }
 
+impl Reply {
+    /// Whether it is an error.
+    pub fn is_error(&self) -> bool {
+        matches!(self.kind, Kind::Error(_))
+    }
+}
+
 /// The kinds of replies that need attention.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {

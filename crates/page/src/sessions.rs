@@ -7,6 +7,7 @@
 use crate::connection::Connection;
 use crate::listeners::Listeners;
 use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -51,6 +52,8 @@ pub struct Session {
     pub commands: Connection,
     /// Has the subscriptions.
     pub messages: Connection,
+    /// Whether it may have subscriptions to channels, patterns and shard channels.
+    pub subscribed: [AtomicBool; 3],
     /// The pages that receive messages.
     pub listeners: Arc<Listeners>,
 }
@@ -135,8 +138,13 @@ mod tests {
         let (server, own) = UnixStream::pair().expect("sockets");
         let (_, other) = UnixStream::pair().expect("sockets");
         let start = |stream| Connection::start(stream, Box::new(|_| {})).expect("a connection");
-        let session =
-            Session { user: "u".to_owned(), commands: start(own), messages: start(other), listeners: Arc::default() };
+        let session = Session {
+            user: "u".to_owned(),
+            commands: start(own),
+            messages: start(other),
+            subscribed: Default::default(),
+            listeners: Arc::default(),
+        };
         (Arc::new(session), server)
     }
 
