@@ -66,7 +66,7 @@ export class Server {
   }
 
   async stop() {
-    this.load?.stop();
+    await this.load?.stop();
     this.client.disconnect();
     this.child.kill("SIGKILL");
     await new Promise((resolve) => (this.child.exitCode === null && this.child.signalCode === null ? this.child.once("exit", resolve) : resolve()));
@@ -94,12 +94,12 @@ export async function startCluster() {
   return nodes;
 }
 
-/** Commands without pause, so that there is something to see. */
+/** Commands without pause, so that there is something to see, until the server is stopped. */
 export function startLoad(server, slot = "") {
   const client = server.client.duplicate();
   client.on("error", () => {});
   let isOn = true;
-  (async () => {
+  const load = async () => {
     for (let round = 0; isOn; round += 1) {
       const pipeline = client.pipeline();
       for (let at = 0; at < 50; at += 1) {
@@ -111,9 +111,16 @@ export function startLoad(server, slot = "") {
       await pipeline.exec().catch(() => {});
       await new Promise((resolve) => setTimeout(resolve, 20));
     }
-    client.disconnect();
-  })();
-  server.load = { stop: () => { isOn = false; } };
+  };
+  const ended = load();
+  server.load = {
+    stop: () => {
+      isOn = false;
+      // Also ends a pipeline under way. The client would wait forever for the replies of a server that has stopped.
+      client.disconnect();
+      return ended;
+    },
+  };
 }
 
 /** Markup and script that must never be more than text. */
