@@ -7,10 +7,11 @@ Usage: migration.py [PART...]        (idle, writes; default: both)
     writes  another process writes pipelined to the slots that move, and follows them
 
 Two nodes of each program, one worker each. The slots move to the second node, and back in the next round. Before the
-first round they move there and back, so that a virtual machine has the memory that the nodes use. The programs take
-turns, for KVICK_BENCH_ROUNDS rounds each (default: 5). The output is per round: the rate of the migration in MiB/s
-of values; percentiles of the latency of a client that reads one key per millisecond from the first node's other slots;
-the longest wait of a client that writes one key after the other to the slots that move, and follows them.
+first round they move there and back, so that a virtual machine has the memory that the nodes use. A round begins when
+all nodes have returned the memory of the last one to the system. The programs take turns, for KVICK_BENCH_ROUNDS rounds
+each (default: 5). The output is per round: the rate of the migration in MiB/s of values; percentiles of the latency,
+during it, of a client that reads one key per millisecond from the first node's other slots; the longest wait of a
+client that writes one key after the other to the slots that move, and follows them.
 
 KVICK_BENCH_MIB sets the size of the data (default: 1024), KVICK_BENCH_RATE the writes per second (default: 20000).
 KVICK_TEST_VALKEY names the Valkey server (default: valkey-server on the PATH), KVICK_SERVER the Kvick server
@@ -106,6 +107,20 @@ class Pair:
             node.kill()
 
 
+def settle(nodes):
+    """Waits until the memory of the nodes does not shrink any more."""
+    for _ in range(60):
+        before = [resident_mib(node) for node in nodes]
+        time.sleep(2)
+        if all(was - resident_mib(node) < 1 for was, node in zip(before, nodes)):
+            return
+
+
+def resident_mib(node):
+    with open(f"/proc/{node.process.pid}/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
 def parse(file):
     """Reads one reply: bytes, numbers as bytes, None, and lists of these."""
     line = file.readline()
@@ -160,7 +175,7 @@ def load(pair, names, stop, written):
 
 
 def read_others(pair, names, stop, waits):
-    """Reads keys of slots that stay, one per millisecond, and returns the latencies in ms."""
+    """Reads keys of slots that stay, one per millisecond, and returns when each ended and its latency in ms."""
     follower, found, due = Follower(pair), [], time.monotonic()
     follower.at = 0
     requests = [encode([b"EXISTS", name]) for name in names]
@@ -171,7 +186,8 @@ def read_others(pair, names, stop, waits):
             time.sleep(due - before)
             before = time.monotonic()
         follower.send(requests[len(found) % len(requests)])
-        found.append((time.monotonic() - before) * 1e3)
+        after = time.monotonic()
+        found.append((after, (after - before) * 1e3))
     waits.put(found)
 
 
@@ -200,11 +216,11 @@ def measure(pair, part, names, others):
     if part == "writes":
         wait_until("the writer has begun", lambda: written.value)
     time.sleep(1)
-    before = written.value
+    before, began = written.value, time.monotonic()
     elapsed_s, why = pair.migrate()
-    written = written.value - before
+    written, ended = written.value - before, time.monotonic()
     stop.set()
-    latencies, longest_ms = sorted(reads.get()), writes.get()
+    latencies, longest_ms = sorted(latency for at, latency in reads.get() if began < at < ended), writes.get()
     for process in processes:
         process.join()
     p50, p99, highest = (latencies[min(int(len(latencies) * at), len(latencies) - 1)] for at in (0.5, 0.99, 1))
@@ -226,6 +242,7 @@ def main():
             found = {"Kvick": [], "Valkey": []}
             for _ in range(ROUNDS):
                 for who, pair in (("Kvick", ours), ("Valkey", theirs)):
+                    settle(ours.nodes + theirs.nodes)
                     figures, text = measure(pair, part, names, others)
                     found[who].append(figures)
                     print(f"{part}: {who}: {text}", flush=True)

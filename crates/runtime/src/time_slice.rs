@@ -12,6 +12,9 @@ use std::thread;
 /// The slice, in nanoseconds: a tenth of a millisecond is the least that Linux grants.
 const SHORT_NS: u64 = 100_000;
 
+/// Length of a [turn](Turns), in microseconds.
+const TURN_US: u64 = 30;
+
 /// The parameters of `sched_setattr(2)`, in the version that has 48 bytes.
 #[repr(C)]
 struct Attributes {
@@ -28,6 +31,11 @@ struct Attributes {
 
 /// Gives the calling thread short time slices, unless it runs under another policy than the normal one.
 pub fn shorten() {
+    request(SHORT_NS);
+}
+
+/// Requests time slices of so many nanoseconds; 0: of the length that the system has chosen.
+fn request(slice_ns: u64) {
     // SAFETY: these calls have no memory of this process as arguments.
     let (policy, nice) = unsafe { (libc::sched_getscheduler(0), libc::getpriority(libc::PRIO_PROCESS, 0)) };
     if policy != libc::SCHED_OTHER {
@@ -39,7 +47,7 @@ pub fn shorten() {
         flags: 0,
         nice,
         priority: 0,
-        runtime: SHORT_NS,
+        runtime: slice_ns,
         deadline: 0,
         period: 0,
     };
@@ -48,9 +56,8 @@ pub fn shorten() {
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
 }
 
-/// Turns of a thread with much work in small steps: it offers its core to other threads after each tenth of a
-/// millisecond. Otherwise a thread that is woken on the same core would wait until the scheduler's next tick, for up to
-/// 4 ms.
+/// Turns of a thread with much work in small steps: it offers its core to other threads after each [`TURN_US`].
+/// Otherwise a thread that is woken on the same core would wait until the scheduler's next tick, for up to 4 ms.
 pub struct Turns {
     began: Ticks,
     /// Length of a turn.
@@ -61,7 +68,7 @@ impl Turns {
     /// Begins the calling thread's first turn. Its time slices are [short](shorten) from now on.
     pub fn begin() -> Turns {
         shorten();
-        Turns { began: Ticks::now(), ticks: us_to_ticks(SHORT_NS / 1000) }
+        Turns { began: Ticks::now(), ticks: us_to_ticks(TURN_US) }
     }
 
     /// Ends the turn if it is over, and begins the next one. Called between two steps, without locks.
@@ -70,6 +77,11 @@ impl Turns {
             thread::yield_now();
             self.began = Ticks::now();
         }
+    }
+
+    /// Gives the thread time slices of the usual length again.
+    pub fn end(self) {
+        request(0);
     }
 }
 

@@ -17,6 +17,7 @@ use kvick_engine::session::Fate;
 use kvick_net::socket::Socket;
 use kvick_resp::format::parse_i64;
 use kvick_resp::{Args, Limits, OwnedArgs, Parsed, Repeat};
+use kvick_runtime::time_slice::Turns;
 use kvick_store::Waiter;
 use kvick_store::global_lock::Exclusive;
 use smallvec::SmallVec;
@@ -187,6 +188,9 @@ impl Worker {
                 info.id, info.peer
             ));
             return self.close(token);
+        }
+        if connection.client.is_slot_import() && self.import_turns.is_none() {
+            self.import_turns = Some(Turns::begin());
         }
         if more {
             self.queue(token);

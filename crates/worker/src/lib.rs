@@ -46,6 +46,7 @@ use kvick_resp::ReplyBuffer;
 use kvick_runtime::affinity::{self, Role};
 use kvick_runtime::clock::Ticks;
 use kvick_runtime::mailbox::Mailbox;
+use kvick_runtime::time_slice::Turns;
 use mio::{Poll, Token, Waker};
 use readiness::Events;
 use slab::Slab;
@@ -134,6 +135,8 @@ pub struct Worker {
     moves: moving::Moves,
     /// Whether there are more of them than a turn moves.
     has_more_to_give: bool,
+    /// Shares the core with other threads while a connection imports slots, which keeps this worker busy.
+    import_turns: Option<Turns>,
 }
 
 impl Worker {
@@ -187,6 +190,7 @@ impl Worker {
             has_pending: false,
             moves: moving::Moves::default(),
             has_more_to_give: false,
+            import_turns: None,
         })
     }
 
@@ -293,6 +297,9 @@ impl Worker {
         self.engine.settle_memory();
         let ended = Ticks::now();
         self.engine.stats.count_turn(ended.us_since(began), executed);
+        if let Some(turns) = &mut self.import_turns {
+            turns.end_if_over();
+        }
         ended
     }
 
@@ -435,6 +442,10 @@ impl Worker {
         self.engine.unwatch(&mut connection.client);
         if connection.client.is_slot_import() {
             self.server.slot_migration.import_closed(self.server, connection.client.info.id);
+            if let Some(turns) = self.import_turns.take() {
+                // The input of another import begins new ones.
+                turns.end();
+            }
         }
         // Keep the client registered until its memory is freed: eviction accounts for it until then.
         let info = connection.client.info.clone();
