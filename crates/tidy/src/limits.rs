@@ -28,7 +28,7 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits {
             layers: &[
-                &["resp", "usage", "metrics", "load"],
+                &["resp", "usage", "metrics", "load", "planner"],
                 &["store"],
                 &["rdb", "script", "runtime", "cluster"],
                 &["commands", "config", "http", "otlp", "simulator"],
