@@ -9,7 +9,7 @@ use crate::pubsub::events;
 use kvick_commands::context::{Collation, Settings};
 use kvick_config::Values;
 use kvick_config::shapes::{KeyspaceEvents, OutputLimits};
-use kvick_config::tables::{logging, memory, network, persistence, process, replication, security, types};
+use kvick_config::tables::{cluster, logging, memory, network, persistence, process, replication, security, types};
 use kvick_config::words::{EvictionPolicy, RdbVersionCheck};
 use kvick_resp::Limits as RequestLimits;
 use kvick_runtime::clock;
@@ -44,6 +44,10 @@ pub struct RuntimeConfig {
     pub tcp_keepalive: Duration,
     /// Whether remote clients are rejected while the default user has no password.
     pub protected_mode: bool,
+    /// `cluster-forward`: whether new connections forward requests.
+    pub forwards: bool,
+    /// `cluster-forward-link-limit`, in bytes.
+    pub forward_link_max: usize,
     /// `busy-reply-threshold`; 0 disables it.
     pub busy_reply_threshold_ms: u64,
     /// `lua-enable-insecure-api`.
@@ -131,6 +135,8 @@ impl RuntimeConfig {
             timeout: Duration::from_secs(values.read(network::TIMEOUT).into()),
             tcp_keepalive: Duration::from_secs(values.read(network::TCP_KEEPALIVE).into()),
             protected_mode: values.read(network::PROTECTED_MODE),
+            forwards: values.read(cluster::CLUSTER_FORWARD),
+            forward_link_max: usize::try_from(values.read(cluster::CLUSTER_FORWARD_LINK_LIMIT)).unwrap_or(usize::MAX),
             busy_reply_threshold_ms: values.read(security::BUSY_REPLY_THRESHOLD),
             insecure_scripts: values.read(security::LUA_ENABLE_INSECURE_API),
             hz: values.read(process::HZ).clamp(1, 500),

@@ -69,6 +69,10 @@ pub struct WorkerStats {
     pub bytes_out: Counter,
     /// Requests executed.
     pub requests: Counter,
+    /// Requests that were sent to other nodes for clients.
+    pub forwarded: Counter,
+    /// How often such a request was sent again: after a redirection, or because a link was lost.
+    pub forwarded_again: Counter,
     /// Calls of `read`.
     pub reads: Counter,
     /// Calls of `write`.
@@ -177,6 +181,10 @@ totals! {
     bytes_out: bytes_out,
     /// Requests executed.
     requests: requests,
+    /// Requests that were sent to other nodes for clients.
+    forwarded: forwarded,
+    /// How often such a request was sent again.
+    forwarded_again: forwarded_again,
     /// Calls of `read`.
     reads: reads,
     /// Calls of `write`.
@@ -222,6 +230,8 @@ impl WorkerStats {
             bytes_in: Counter::default(),
             bytes_out: Counter::default(),
             requests: Counter::default(),
+            forwarded: Counter::default(),
+            forwarded_again: Counter::default(),
             reads: Counter::default(),
             writes: Counter::default(),
             errors: Counter::default(),

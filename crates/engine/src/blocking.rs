@@ -77,6 +77,11 @@ impl Blocked {
         self.request.memory() + self.received.as_ref().map_or(0, OwnedArgs::memory)
     }
 
+    /// The request as the client sent it.
+    pub fn received(&self) -> &OwnedArgs {
+        self.received.as_ref().unwrap_or(&self.request)
+    }
+
     /// Its command, as logs show it.
     fn executed(&self) -> Executed<'_> {
         let args = self.received.as_ref().unwrap_or(&self.request).args();

@@ -11,8 +11,9 @@ use super::script_call::Scratch;
 use super::slot_keys::LostSlots;
 use super::yielding::Yield;
 use crate::feed;
+use crate::forwarding::Destination;
 use crate::handlers::Handler;
-use crate::rejection;
+use crate::rejection::{self, Rejection};
 use crate::services::Services;
 use crate::session::{Client, Fate, ReplyMode};
 use kvick_commands::context::Block;
@@ -147,6 +148,8 @@ pub enum Outcome {
     ScriptCall(AdmittedScriptCall),
     /// It waits for a key and is answered later.
     Waits(Arc<Waiter>),
+    /// Other nodes are to execute it. Nothing was answered or changed.
+    Elsewhere(&'static CommandInfo, Destination),
 }
 
 /// An admitted request that may run a script.
@@ -380,12 +383,23 @@ impl Engine {
                     client.last_command = previous;
                     return Outcome::Paused;
                 }
+                Err(Rejection::Elsewhere(destination)) => {
+                    client.last_command = previous;
+                    if self.server.pause.may_be_active() && self.is_paused(client, command, args) {
+                        return Outcome::Paused;
+                    }
+                    return Outcome::Elsewhere(command, destination);
+                }
                 Err(rejection) => {
                     self.reject(client, Invocation { command, args }, rejection, out);
                     return self.finish(client, start, out);
                 }
             }
         };
+        if !plain && client.must_await_others(command) {
+            client.last_command = previous;
+            return Outcome::Elsewhere(command, Destination::Nowhere);
+        }
         if !plain && client.is_obeyed() {
             // The primary has already executed its requests.
         } else if self.server.pause.may_be_active() && self.is_paused(client, command, args) {

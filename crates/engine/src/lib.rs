@@ -17,6 +17,7 @@ pub mod engine;
 pub mod evicting;
 mod fast_path;
 pub mod feed;
+pub mod forwarding;
 pub mod handlers;
 pub mod hot_keys;
 mod invocation;

@@ -91,7 +91,8 @@ impl Engine {
         let (elsewhere, for_open_slot) = match self.route(client, command, args, flags) {
             Routed::Here => (None, false),
             Routed::Open => (None, true),
-            Routed::Refused(error) => (Some(error), false),
+            Routed::Refused(error) => (Some(Rejection::Routed(error)), false),
+            Routed::Elsewhere(destination) => (Some(Rejection::Elsewhere(destination)), false),
         };
         let rejection = self.rejection(client, command, args, elsewhere);
         rejection.map_or(Ok(Admitted { command, ground, for_open_slot }), Err)
@@ -102,13 +103,13 @@ impl Engine {
         Admitted { command, ground: self.ground(self.server.admission.rights()), for_open_slot: false }
     }
 
-    /// Why a command may not run. `elsewhere` is the error if it is for another node.
+    /// Why a command may not run. `elsewhere` is the reason if it is for another node.
     fn rejection(
         &mut self,
         client: &Client,
         command: &'static CommandInfo,
         args: Args<'_>,
-        elsewhere: Option<Error>,
+        elsewhere: Option<Rejection>,
     ) -> Option<Rejection> {
         if client.must_authenticate(self.server) && !command.spec.flags.contains(Flags::NO_AUTH) {
             return Some(Rejection::NotAuthenticated);
@@ -135,13 +136,15 @@ impl Engine {
             self.record_denied(&client.info, &client.identity.user, denied, context, Invocation { command, args });
             return Some(Rejection::Denied(denied.error(&client.identity.user, command)));
         }
-        if let Some(error) = elsewhere {
-            return Some(Rejection::Routed(error));
-        }
         let confined = || {
             (client.is_confined_to_subscriptions() && !allowed_while_subscribed(command))
                 .then_some(Rejection::Subscribed(command))
         };
+        match elsewhere {
+            Some(Rejection::Elsewhere(_)) if let Some(rejection) = confined() => return Some(rejection),
+            None => {}
+            elsewhere => return elsewhere,
+        }
         let flags = self.flags_asked(client, command, args);
         let short = || (self.is_out_of_memory() && flags.contains(Flags::DENYOOM)).then_some(Rejection::OutOfMemory);
         let uses_keys = flags.intersects(Flags::READONLY | Flags::WRITE | Flags::MAY_REPLICATE);

@@ -2,6 +2,7 @@
 //! admission word tells whether any of these checks is needed.
 
 use super::permission::{NOT_AUTHENTICATED, OUT_OF_MEMORY, not_while_subscribed, wrong_arity};
+use crate::forwarding::Destination;
 use crate::services::Services;
 use kvick_commands::context::Error;
 use kvick_commands::spec::Flags;
@@ -46,6 +47,8 @@ pub enum Rejection {
     OutOfMemory,
     /// The request is for another node of the cluster, or for none.
     Routed(Error),
+    /// Other nodes execute the request for the client.
+    Elsewhere(Destination),
     /// Redirects the client to the primary, given by host and port.
     Redirect(String, u16),
     /// The last save failed.
@@ -81,6 +84,7 @@ impl Rejection {
             }
             Rejection::Subscribed(command) => not_while_subscribed(command),
             Rejection::OutOfMemory => OUT_OF_MEMORY,
+            Rejection::Elsewhere(_) => Error::text("TRYAGAIN The slot of the keys is moving to another node"),
             Rejection::Redirect(host, port) => Error::new(format!("REDIRECT {host}:{port}")),
             Rejection::Unsaved => {
                 let name = name(server);

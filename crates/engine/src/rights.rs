@@ -36,6 +36,18 @@ impl Client {
         self.info.set_flags(ClientFlags::AUTHENTICATED, identity.authenticated);
         self.info.names.lock().user = identity.user.name.clone();
         self.identity = self.identity.replaced_by(identity);
+        if self.forwarding.is_some() {
+            self.check_every_request();
+        }
+    }
+
+    /// Stops forwarding its requests to other nodes: it gets redirections.
+    pub fn end_forwarding(&mut self, server: &Services) {
+        self.info.set_flags(ClientFlags::FORWARD, false);
+        if self.forwarding.take().is_some() {
+            // A superfluous lookup restores the fast admission; a deleted user is noticed with the next request.
+            let _ = self.look_up(server);
+        }
     }
 
     /// Logs it in as `user`, as of the admission word's rights `epoch`.
@@ -52,7 +64,7 @@ impl Client {
     #[cold]
     fn look_up(&mut self, server: &Services) -> bool {
         let found = self.identity.look_up(server, &server.acl);
-        if found && self.feed.is_some() {
+        if found && (self.feed.is_some() || self.forwarding.is_some()) {
             self.check_every_request();
         }
         found

@@ -14,6 +14,7 @@ use super::blocking::Blocked;
 use super::engine::Engine;
 use super::invocation::Invocation;
 use super::transaction::{is_exec, selected_by};
+use crate::forwarding::Destination;
 use crate::services::Services;
 use crate::session::Client;
 use kvick_commands::context::Error;
@@ -71,6 +72,8 @@ pub(super) enum Routed {
     Open,
     /// The client gets this error.
     Refused(Error),
+    /// Other nodes execute it for the client.
+    Elsewhere(Destination),
 }
 
 /// The slot of a command's keys and shard channels.
@@ -137,7 +140,7 @@ impl<'a> Existence<'a> {
 impl Engine {
     /// The routing, if the server is in cluster mode and the client's requests are subject to it.
     #[inline]
-    fn routing_for(&self, client: &Client) -> Option<&'static Routing> {
+    pub(super) fn routing_for(&self, client: &Client) -> Option<&'static Routing> {
         let routing = self.server.routing.as_ref()?;
         (!client.is_obeyed() && !client.info.is_from_log()).then_some(routing)
     }
@@ -188,6 +191,9 @@ impl Engine {
     /// Routes a request. `flags` are its own, or those of everything that it would execute.
     pub(super) fn route(&self, client: &Client, command: &CommandInfo, args: Args<'_>, flags: Flags) -> Routed {
         let Some(routing) = self.routing_for(client) else { return Routed::Here };
+        if client.forwarding.is_some() {
+            return self.route_forwarded(client, command, args, flags);
+        }
         let slot = match self.slot_of_request(client, command, args) {
             RequestSlot::None => return Routed::Here,
             RequestSlot::Several => return Routed::Refused(Error::text(CROSS_SLOT)),
@@ -209,7 +215,7 @@ impl Engine {
         }
     }
 
-    fn query(&self, client: &Client, command: &CommandInfo, args: Args<'_>, flags: Flags) -> Query {
+    pub(super) fn query(&self, client: &Client, command: &CommandInfo, args: Args<'_>, flags: Flags) -> Query {
         let mut db = client.db;
         let leaves = match &client.transaction {
             Some(transaction) if is_exec(command) => transaction.queue.iter().any(|queued| {

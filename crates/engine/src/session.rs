@@ -108,8 +108,20 @@ pub struct Client {
     pub write_offset: u64,
     /// SCRIPT DEBUG, while it is on.
     pub debugging: Option<Mode>,
+    /// What other nodes have to do with it, if its requests are forwarded to them. Such a client is never admitted by
+    /// the admission word alone.
+    pub forwarding: Option<Elsewhere>,
     /// The session command that it waits for, if any.
     pub(crate) pending: Option<Box<PendingCommand>>,
+}
+
+/// What a client whose requests are forwarded has at other nodes.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Elsewhere {
+    /// Whether it waits for replies of theirs.
+    pub outstanding: bool,
+    /// The slot of the keys that it watches there.
+    pub watched: Option<u16>,
 }
 
 /// CLIENT REPLY.
@@ -151,7 +163,12 @@ impl Client {
     pub fn new(info: Arc<ClientInfo>, identity: Identity) -> Self {
         info.set_flags(ClientFlags::AUTHENTICATED, identity.authenticated);
         info.names.lock().user = identity.user.name.clone();
-        Client::placeholder(info, identity)
+        let mut client = Client::placeholder(info, identity);
+        if client.info.flags().contains(ClientFlags::FORWARD) {
+            client.forwarding = Some(Elsewhere::default());
+            client.check_every_request();
+        }
+        client
     }
 
     /// A placeholder for a client that is moved out of its connection.
@@ -177,6 +194,7 @@ impl Client {
             feed: None,
             write_offset: 0,
             debugging: None,
+            forwarding: None,
             pending: None,
         }
     }

@@ -171,6 +171,9 @@ impl Engine {
 
     /// Ends all watches of a client. Called without locks.
     pub fn unwatch(&mut self, client: &mut Client) {
+        if let Some(elsewhere) = &mut client.forwarding {
+            elsewhere.watched = None;
+        }
         let Some(watching) = client.watching.take() else { return };
         self.within_batch(|engine| {
             let mut locked = engine.lock_patiently(|engine| watching.addresses(engine.server.keyspace));

@@ -4,7 +4,7 @@ use crate::socket::Socket;
 use crate::tls::Tls;
 use crate::tls::stream::Stream;
 use kvick_config::Values;
-use kvick_config::tables::{metrics, network, tls};
+use kvick_config::tables::{cluster, metrics, network, tls};
 use kvick_core::Core;
 use kvick_core::clients::{ClientFlags, ClientInfo};
 use kvick_core::runtime_config::RuntimeConfig;
@@ -44,17 +44,23 @@ pub enum Transport {
     Plain,
     /// RESP over TLS.
     Tls,
+    /// RESP over plain TCP; requests are forwarded.
+    Forward,
+    /// RESP over TLS; requests are forwarded.
+    ForwardTls,
 }
 
 impl Transport {
-    /// Both.
-    pub const ALL: [Transport; 2] = [Transport::Plain, Transport::Tls];
+    /// All of them.
+    pub const ALL: [Transport; 4] = [Transport::Plain, Transport::Tls, Transport::Forward, Transport::ForwardTls];
 
     /// The name in the log.
     pub fn name(self) -> &'static str {
         match self {
             Transport::Plain => "tcp",
             Transport::Tls => "tls",
+            Transport::Forward => "forward",
+            Transport::ForwardTls => "forward-tls",
         }
     }
 
@@ -63,7 +69,17 @@ impl Transport {
         match self {
             Transport::Plain => values.read(network::PORT),
             Transport::Tls => values.read(tls::TLS_PORT),
+            Transport::Forward => values.read(cluster::CLUSTER_FORWARD_PORT),
+            Transport::ForwardTls => values.read(cluster::CLUSTER_FORWARD_TLS_PORT),
         }
+    }
+
+    fn is_tls(self) -> bool {
+        matches!(self, Transport::Tls | Transport::ForwardTls)
+    }
+
+    fn forwards(self) -> bool {
+        matches!(self, Transport::Forward | Transport::ForwardTls)
     }
 }
 
@@ -89,13 +105,15 @@ pub struct Peer {
     local: String,
     unix: bool,
     loopback: bool,
+    /// Whether it was accepted on a port whose requests are forwarded.
+    forwards: bool,
 }
 
 impl Peer {
     /// The addresses of a client that another part of this server has accepted, and passes on.
     pub fn passed_on(peer: SocketAddr, local: SocketAddr) -> Peer {
         let loopback = is_loopback(&peer.ip());
-        Peer { peer: peer.to_string(), local: local.to_string(), unix: false, loopback }
+        Peer { peer: peer.to_string(), local: local.to_string(), unix: false, loopback, forwards: false }
     }
 }
 
@@ -179,16 +197,20 @@ impl Listeners {
             let accepted = match &listener.kind {
                 Kind::Tcp(socket, transport) => socket.accept().and_then(|(stream, peer)| {
                     let local = stream.local_addr().map_or_else(|_| String::new(), |address| address.to_string());
-                    let peer = Peer { peer: peer.to_string(), local, unix: false, loopback: is_loopback(&peer.ip()) };
-                    let socket = match transport {
-                        Transport::Plain => Socket::Tcp(stream),
-                        Transport::Tls => Socket::Tls(Box::new(encrypted(stream, tls)?)),
+                    let (loopback, forwards) = (is_loopback(&peer.ip()), transport.forwards());
+                    let peer = Peer { peer: peer.to_string(), local, unix: false, loopback, forwards };
+                    let socket = match transport.is_tls() {
+                        false => Socket::Tcp(stream),
+                        true => Socket::Tls(Box::new(encrypted(stream, tls)?)),
                     };
                     Ok((socket, peer))
                 }),
                 Kind::Unix(socket, path) => socket.accept().map(|(stream, _)| {
                     let name = format!("{}:0", path.display());
-                    (Socket::Unix(stream), Peer { peer: name.clone(), local: name, unix: true, loopback: true })
+                    (
+                        Socket::Unix(stream),
+                        Peer { peer: name.clone(), local: name, unix: true, loopback: true, forwards: false },
+                    )
                 }),
             };
             match accepted {
@@ -385,6 +407,7 @@ pub fn admit(
     let info = ClientInfo::new(id, worker, socket.fd(), peer.peer, peer.local, peer.loopback, now);
     info.set_flags(ClientFlags::UNIX, peer.unix);
     info.set_flags(ClientFlags::TLS, is_tls);
+    info.set_flags(ClientFlags::FORWARD, core.routing.is_some() && (peer.forwards || runtime_config.forwards));
     let info = Arc::new(info);
     core.clients.add(info.clone());
     Some(NewConnection { socket, info })

@@ -127,6 +127,18 @@ impl ReplyBuffer {
         self.shared.len += std::mem::take(&mut other.shared.len);
     }
 
+    /// A copy of the replies from a position on.
+    pub fn copy_from(&self, position: usize) -> Vec<u8> {
+        let (mut copy, mut at) = (Vec::with_capacity(self.len_since(position)), position);
+        for part in self.shared(position..self.position()) {
+            copy.extend_from_slice(&self.bytes[at..part.at]);
+            copy.extend_from_slice(&part.bytes);
+            at = part.at;
+        }
+        copy.extend_from_slice(&self.bytes[at..]);
+        copy
+    }
+
     /// Drops the replies from a position on.
     #[inline]
     pub fn truncate(&mut self, position: usize) {

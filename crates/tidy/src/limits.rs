@@ -30,7 +30,7 @@ impl Default for Limits {
             layers: &[
                 &["resp", "usage", "metrics", "load", "planner"],
                 &["store"],
-                &["rdb", "script", "runtime", "cluster"],
+                &["rdb", "script", "runtime", "cluster", "forward"],
                 &["commands", "config", "http", "otlp", "simulator"],
                 &["core", "process", "page"],
                 &["acl", "scripting", "net"],

@@ -2,6 +2,7 @@
 //! [`kvick_engine::blocking`].
 
 use super::Worker;
+use super::connection::Deferred;
 use super::output::Run;
 use kvick_core::clients::ClientFlags;
 use kvick_core::inbox::{Delivery, Served};
@@ -97,6 +98,14 @@ impl Worker {
         client.commands += 1;
         client.write_offset = self.server.keyspace.log.offset();
         connection.stopped = false;
+        if client.forwarding.is_some()
+            && served.reply.starts_with(b"-MOVED ")
+            && let Some(blocked) = Blocked::of(&waiter)
+        {
+            // The slot has moved while it waited: the request is sent to the new owner.
+            connection.deferred.push_front(Deferred::Request(blocked.received().clone()));
+            return self.queue(token);
+        }
         let start = self.replies.position();
         self.replies.bytes.extend_from_slice(&served.reply);
         self.engine.finish(client, start, &mut self.replies);

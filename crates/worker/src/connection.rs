@@ -3,6 +3,7 @@
 //! An idle connection holds no buffers: input is read into the worker's buffer, and replies are written from the
 //! worker's buffer. Only data that cannot be finished in a turn is stored here.
 
+use super::forwarding::Forwarded;
 use kvick_config::shapes::OutputLimit;
 use kvick_core::runtime_config::RuntimeConfig;
 use kvick_engine::session::Client;
@@ -64,6 +65,8 @@ pub struct Connection {
     pub unwritten: bool,
     /// Number of reply runs awaiting fsync.
     pub awaiting_fsync: usize,
+    /// Its requests at other nodes, if it has sent any there.
+    pub forwarded: Option<Box<Forwarded>>,
     /// Its number of commands when the load of connections was last compared.
     pub counted: u64,
 }
@@ -110,6 +113,7 @@ impl Connection {
             read_closed: false,
             unwritten: false,
             awaiting_fsync: 0,
+            forwarded: None,
             counted: 0,
         }
     }
@@ -179,7 +183,19 @@ impl Connection {
 
     /// True when all output has been written.
     pub fn has_written_all(&self) -> bool {
-        self.output.is_empty() && self.awaiting_fsync == 0 && self.socket.pending_output() == 0
+        self.output.is_empty() && self.awaiting_fsync == 0 && self.socket.pending_output() == 0 && !self.awaits_others()
+    }
+
+    /// Whether other nodes have yet to answer some of its requests.
+    #[inline]
+    pub fn awaits_others(&self) -> bool {
+        self.client.forwarding.is_some_and(|elsewhere| elsewhere.outstanding)
+    }
+
+    /// Whether it is stopped only until other nodes have answered, or take more requests: it is not closed when its
+    /// peer has sent the last request.
+    pub fn is_held_back(&self) -> bool {
+        self.forwarded.as_ref().is_some_and(|forwarded| forwarded.is_held_back())
     }
 
     /// Bytes of input not yet executed, without spare capacity.

@@ -2,6 +2,7 @@
 
 use super::Worker;
 use super::connection::{Connection, Deferred};
+use super::forwarding::Sent;
 use super::large_arguments::READ_BEHIND_BIG;
 use super::long_script::Rest;
 use super::output::{RUNS_MAX, Run};
@@ -71,12 +72,16 @@ enum Stop {
     Pause,
     /// The request waits for a key.
     Wait(Arc<Waiter>),
+    /// Other nodes have to answer first, or to take more requests; the request is executed again.
+    Others,
+    /// Another node executes the request, and nothing else of the client meanwhile.
+    Lease,
 }
 
 impl Stop {
     /// Whether the request is yet to be executed.
     fn is_pending(&self) -> bool {
-        !matches!(self, Stop::Wait(_))
+        !matches!(self, Stop::Wait(_) | Stop::Lease)
     }
 }
 
@@ -135,7 +140,7 @@ impl Worker {
                 return self.handshakes.push(token);
             }
             // The peer has closed, so a reply would have no recipient.
-            return if connection.read_closed {
+            return if connection.read_closed && !connection.is_held_back() {
                 self.close(token)
             };
         }
@@ -165,10 +170,14 @@ impl Worker {
             Read::More(n) => (n, true),
             // Only an empty read shows that nothing is left, not even the end of the stream.
             Read::Drained(n) => (n, connection.read_closed && n > 0),
-            Read::Ended if connection.awaiting_fsync > 0 && connection.client.fate != Fate::Close => {
-                // Its requests were executed, and their replies are pending.
+            Read::Ended
+                if (connection.awaiting_fsync > 0 || connection.forwarded.is_some())
+                    && connection.client.fate != Fate::Close =>
+            {
+                // Its requests were executed, and their replies are pending, maybe in this turn's.
                 connection.client.fate = Fate::CloseAfterReply;
-                return;
+                let end = self.replies.position();
+                return self.runs.push(Run { token, start: end, end });
             }
             Read::Ended => return self.close(token),
         };
@@ -430,6 +439,11 @@ impl Worker {
             let Some(connection) = self.connections.get_mut(token) else {
                 return Executed { is_rest_deferred, stop: None };
             };
+            let awaits_others = connection.awaits_others();
+            if awaits_others && connection.forwarded.as_mut().is_some_and(|forwarded| forwarded.must_drain()) {
+                break Some(Stop::Others);
+            }
+            let reply_start = self.replies.position();
             let outcome = self.engine.execute(&mut connection.client, args, resolved, &mut self.replies);
             let outcome = match outcome {
                 Outcome::ScriptCall(script_call) => {
@@ -444,7 +458,18 @@ impl Worker {
                 outcome => outcome,
             };
             match outcome {
+                Outcome::Done if awaits_others || self.has_forwarded(token) => {
+                    self.settle_local(token, reply_start, awaits_others);
+                    break None;
+                }
                 Outcome::Done | Outcome::ScriptCall(_) => break None,
+                Outcome::Elsewhere(command, destination) => {
+                    break match self.send_elsewhere(token, command, destination, args) {
+                        Sent::Yes => None,
+                        Sent::Alone => Some(Stop::Lease),
+                        Sent::Later => Some(Stop::Others),
+                    };
+                }
                 Outcome::Again => *start = self.deliver_between(token, *start),
                 Outcome::BlockedByScript => break Some(Stop::Script),
                 Outcome::Paused => break Some(Stop::Pause),
@@ -463,6 +488,8 @@ impl Worker {
             Stop::Script => self.block_for_script(token),
             Stop::Pause => self.pause(token),
             Stop::Wait(waiter) => self.block_connection(token, waiter),
+            Stop::Others => self.stop(token, ClientFlags::empty()),
+            Stop::Lease => self.stop(token, ClientFlags::BLOCKED),
         }
     }
 
@@ -475,7 +502,7 @@ impl Worker {
     }
 
     /// Writes the batch's replies if they exceed the threshold.
-    fn write_many_replies(&mut self) {
+    pub(super) fn write_many_replies(&mut self) {
         self.publish_reply_buffer();
         if self.replies.len() > REPLIES_WRITTEN || self.runs.len() >= RUNS_MAX {
             self.write_replies();

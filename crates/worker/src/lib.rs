@@ -17,6 +17,7 @@ mod defrag;
 mod delivery;
 mod evicting;
 mod feeding;
+mod forwarding;
 mod handshake;
 mod input;
 mod invalidation;
@@ -65,6 +66,9 @@ const PARKED: Duration = Duration::from_secs(1);
 const WAKE: usize = usize::MAX;
 /// Tokens from this value up belong to listeners.
 const FIRST_LISTENER: usize = usize::MAX - 1024;
+
+/// Tokens from this value up to the first listener belong to links.
+const FIRST_LINK: usize = usize::MAX / 2;
 
 /// A worker thread; see the module's documentation.
 pub struct Worker {
@@ -131,6 +135,8 @@ pub struct Worker {
     /// When replicas were last fed, and whether data is pending since.
     fed_at: Ticks,
     has_pending: bool,
+    /// Links to other nodes.
+    links: forwarding::Links,
     /// Connections to give to other workers.
     moves: moving::Moves,
     /// Whether there are more of them than a turn moves.
@@ -188,6 +194,7 @@ impl Worker {
             feeds: Vec::new(),
             fed_at: Ticks::now(),
             has_pending: false,
+            links: forwarding::Links::default(),
             moves: moving::Moves::default(),
             has_more_to_give: false,
             import_turns: None,
@@ -215,6 +222,7 @@ impl Worker {
             } else if !self.has_more_to_do(delivers) {
                 let wait = self.timers.wait(ended, self.engine.now_ms, &self.server.defrag);
                 let wait = if self.has_pending { wait.min(feeding::FEED_DELAY_MAX) } else { wait };
+                let wait = self.links.limit_wait(wait);
                 if self.throttled.is_empty() { wait } else { wait.min(THROTTLE_CHECK) }
             } else {
                 Duration::ZERO
@@ -234,7 +242,8 @@ impl Worker {
     /// Whether the next turn starts at once, without waiting for poll events.
     fn has_more_to_do(&self, delivers: bool) -> bool {
         let has_connections = !self.ready.is_empty() || !self.handshakes.is_empty() || !self.unfinished.is_empty();
-        has_connections || delivers || self.has_more_to_give || self.is_evicting() || self.engine.is_deleting_slots()
+        let has_input = has_connections || self.links.has_unread();
+        has_input || delivers || self.has_more_to_give || self.is_evicting() || self.engine.is_deleting_slots()
     }
 
     /// Runs one turn; returns the time at which it ended.
@@ -250,6 +259,7 @@ impl Worker {
             match event.token {
                 WAKE => {}
                 token if token >= FIRST_LISTENER => self.accept(token - FIRST_LISTENER),
+                token if token >= FIRST_LINK => self.serve_link(token - FIRST_LINK, event),
                 token => {
                     if event.is_writable() && self.has_pending_output(token) {
                         self.write_waiting(token);
@@ -266,6 +276,9 @@ impl Worker {
         if self.engine.inbox().has_deliveries() {
             self.deliver_pending();
         }
+        if self.links.has_work() {
+            self.continue_forwarding();
+        }
         // Work that takes locks by itself is postponed while a long script runs, which may hold them.
         let is_busy = self.engine.is_busy();
         if !is_busy {
@@ -275,6 +288,7 @@ impl Worker {
             self.serve_ready();
             self.forget_resumed();
         }
+        self.flush_links();
         self.continue_handshakes();
         if !is_busy && !self.engine.is_busy() {
             self.continue_evicting();
@@ -336,7 +350,7 @@ impl Worker {
         self.connections.get_mut(token).is_some_and(|connection| {
             connection.read_closed = true;
             // Requests sent right behind the TLS handshake are still executed.
-            connection.stopped && !connection.socket.is_handshaking()
+            connection.stopped && !connection.socket.is_handshaking() && !connection.is_held_back()
         })
     }
 
@@ -436,6 +450,9 @@ impl Worker {
             self.handshakes.remove(token);
         }
         self.cancel_blocked(connection.waiter.take());
+        if let Some(forwarded) = connection.forwarded.take() {
+            self.end_lease(&forwarded);
+        }
         if let Some(feed) = connection.client.feed.take() {
             self.stop_feeding(token, feed);
         }

@@ -134,6 +134,7 @@ impl Worker {
             && connection.awaiting_fsync == 0
             && client.fate == Fate::Open
             && !client.info.is_doomed()
+            && connection.forwarded.as_ref().is_none_or(|forwarded| forwarded.is_idle())
             && client.debugging.is_none()
             && !client.is_slot_import()
             && !self.postponed.contains(&token)

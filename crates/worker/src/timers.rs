@@ -93,6 +93,7 @@ impl Worker {
         let us = Ticks::now().us_since(now);
         self.engine.stats.expire_us.add(us);
         self.server.latency.record("expire-cycle", us / 1000, self.engine.runtime_config.latency_threshold_ms);
+        self.check_links();
         self.search_big_keys(period);
         self.check_connections();
         for listener in std::mem::take(&mut self.unaccepted) {

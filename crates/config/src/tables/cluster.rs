@@ -34,6 +34,12 @@ theme! {
     CLUSTER_FENCE_MINORITY_PRIMARY: bool = boolean("cluster-fence-minority-primary", false).works();
     CLUSTER_RESOLVE_HOSTNAMES: bool = boolean("cluster-resolve-hostnames", false).works();
     CLUSTER_SLOT_TAKEOVER_REPLICAS: u64 = integer("cluster-slot-takeover-replicas", 0, 1000, 0).works();
+    CLUSTER_FORWARD: bool = boolean("cluster-forward", false).works();
+    CLUSTER_FORWARD_PORT: u16 = integer("cluster-forward-port", 0, 65535, 0).immutable().works();
+    CLUSTER_FORWARD_TLS_PORT: u16 = integer("cluster-forward-tls-port", 0, 65535, 0).immutable().works();
+    CLUSTER_FORWARD_USER: Option<Text> = optional("cluster-forward-user").sensitive().works();
+    CLUSTER_FORWARD_PASSWORD: Option<Text> = optional("cluster-forward-password").sensitive().works();
+    CLUSTER_FORWARD_LINK_LIMIT: u64 = memory("cluster-forward-link-limit", 65536, U64_MAX, 16 << 20).works();
     CLUSTER_LINK_SENDBUF_LIMIT: u64 = memory("cluster-link-sendbuf-limit", 0, U64_MAX, 0).works();
     CLUSTER_BLACKLIST_TTL: i64 = integer("cluster-blacklist-ttl", I64_MIN, I64_MAX, 60).works();
     CLUSTER_SLOT_STATS_ENABLED: bool = boolean("cluster-slot-stats-enabled", false).works();

@@ -178,6 +178,8 @@ bitflags::bitflags! {
         const DIRTY = 1 << 14;
         /// The source of a slot import: its commands are executed like a primary's.
         const SLOT_IMPORT = 1 << 27;
+        /// Its requests are forwarded to the nodes that own their slots.
+        const FORWARD = 1 << 19;
         /// The target of a slot export.
         const SLOT_EXPORT = 1 << 28;
         /// CLIENT TRACKING: receives invalidations of keys that it may have cached.

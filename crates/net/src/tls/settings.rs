@@ -1,5 +1,6 @@
 //! The values of the `tls-*` directives.
 
+use kvick_config::tables::cluster::CLUSTER_FORWARD_TLS_PORT;
 use kvick_config::tables::metrics::{METRICS_PORT, METRICS_TLS};
 use kvick_config::tables::tls;
 use kvick_config::value::Text;
@@ -84,6 +85,7 @@ impl Settings {
         let lifetime = Duration::from_secs(values.read(tls::TLS_SESSION_CACHE_TIMEOUT).into());
         Settings {
             is_wanted: values.read(tls::TLS_PORT) != 0
+                || values.read(CLUSTER_FORWARD_TLS_PORT) != 0
                 || has_outgoing
                 || (values.read(METRICS_PORT) != 0 && values.read(METRICS_TLS)),
             has_outgoing,

@@ -314,6 +314,8 @@ fn tell_ready(values: &Values) {
         is_open(Transport::Plain).then_some("tcp"),
         values.read(UNIXSOCKET).map(|_| "unix"),
         is_open(Transport::Tls).then_some("tls"),
+        is_open(Transport::Forward).then_some("tcp (forwarding)"),
+        is_open(Transport::ForwardTls).then_some("tls (forwarding)"),
     ];
     for name in names.into_iter().flatten() {
         logging::notice(format_args!("Ready to accept connections {name}"));

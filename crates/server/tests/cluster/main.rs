@@ -6,6 +6,7 @@ mod clients;
 #[path = "../common/mod.rs"]
 mod common;
 mod faults;
+mod forward;
 mod identity;
 mod migrate;
 mod nodes;

@@ -93,10 +93,15 @@ pub const CAPA: Command<SessionHandler> = Command::new(
     capa,
 );
 
-/// Unknown capabilities are ignored.
+/// Unknown capabilities are ignored. Nodes that forward requests to this one have the capability "direct": what they
+/// send is executed here or redirected, so that it is never forwarded twice.
 fn capa(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
-    if args.iter().skip(2).any(|word| word.eq_ignore_ascii_case(b"redirect")) {
+    let has = |name: &[u8]| args.iter().skip(2).any(|word| word.eq_ignore_ascii_case(name));
+    if has(b"redirect") {
         cx.client.info.set_flags(ClientFlags::CAPA_REDIRECT, true);
+    }
+    if has(b"direct") {
+        cx.client.end_forwarding(cx.server);
     }
     cx.reply.ok();
     Ok(())

@@ -104,7 +104,7 @@ impl Facts {
     }
 
     fn port(&self) -> u16 {
-        let [plain, tls] = Transport::ALL.map(|transport| transport.port(&self.values));
+        let [plain, tls] = [Transport::Plain, Transport::Tls].map(|transport| transport.port(&self.values));
         if plain != 0 { plain } else { tls }
     }
 }
@@ -154,7 +154,11 @@ fn write_listeners(values: &Values, page: &mut Page) {
         (port != 0).then(|| format!("name={name}{addresses},port={port}"))
     };
     let socket = values.read(network::UNIXSOCKET).map(|path| format!("name=unix,bind={}", path.as_path().display()));
-    for (number, listener) in [port(Transport::Plain), socket, port(Transport::Tls)].into_iter().enumerate() {
+    for (number, listener) in
+        [port(Transport::Plain), socket, port(Transport::Tls), port(Transport::Forward), port(Transport::ForwardTls)]
+            .into_iter()
+            .enumerate()
+    {
         if let Some(listener) = listener {
             page.field(format_args!("listener{number}"), listener);
         }

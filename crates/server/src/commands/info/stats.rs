@@ -40,6 +40,10 @@ fields! {
         = |facts| facts.totals.connections;
     total_commands_processed: counter redis_commands_processed_total "Executed commands."
         = |facts| facts.totals.requests;
+    forwarded_requests: counter kvick_forwarded_requests_total "Requests that other nodes executed for clients."
+        = |facts| facts.totals.forwarded;
+    forwarded_again: counter kvick_forwarded_again_total "How often such a request was sent again."
+        = |facts| facts.totals.forwarded_again;
     instantaneous_ops_per_sec: info = |facts| facts.rates.requests;
     total_net_input_bytes: counter redis_net_input_bytes_total "Bytes received from clients."
         = |facts| facts.totals.bytes_in;

@@ -1,0 +1,210 @@
+//! Requests of clients that know nothing of the cluster: where they are executed.
+//!
+//! A client of a listener that forwards gets no redirections. Its requests are admitted as usual, with its own rights.
+//! What this node owns, it executes. For everything else [`Engine::execute`] returns where to send the request, and the
+//! worker sends it there and brings the replies into order.
+//!
+//! **Invariant**: while a client waits for replies of other nodes, only such requests of it are executed here whose
+//! reply can be kept until its turn comes: those of data commands that do not wait. All others are executed once
+//! nothing is outstanding.
+
+use super::engine::Engine;
+use super::invocation::Invocation;
+use super::routing::{RequestSlot, Routed};
+use super::transaction::is_exec;
+use crate::queued::Transaction;
+use crate::session::{Client, ReplyMode};
+use kvick_commands::context::Error;
+use kvick_commands::spec::Flags;
+use kvick_commands::table::{Class, CommandInfo};
+use kvick_core::routing::{CROSS_SLOT, Decision};
+use kvick_forward::encode::encode;
+use kvick_forward::split;
+use kvick_resp::Args;
+use kvick_store::slot::slot;
+
+/// Which nodes execute a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Destination {
+    /// None yet: the client has to wait for its outstanding replies first.
+    Nowhere,
+    /// The owner of a slot.
+    Slot(u16),
+    /// The owners of the slots of its keys, each the part with its keys.
+    Slots,
+    /// All that own slots.
+    Everywhere,
+    /// One after the other: a scan of all keys.
+    Scan,
+}
+
+/// A transaction as other nodes get it.
+pub struct TransactionBlock {
+    /// The commands from MULTI to EXEC, in RESP.
+    pub bytes: Vec<u8>,
+    /// Their number.
+    pub commands: u32,
+    /// Whether none of them writes.
+    pub reads: bool,
+}
+
+impl Client {
+    /// Whether a command has to wait until the client has received the replies of other nodes.
+    #[inline]
+    pub(super) fn must_await_others(&self, command: &CommandInfo) -> bool {
+        let Some(elsewhere) = &self.forwarding else { return false };
+        let is_kept = command.data.is_some() && command.single_key.is_some();
+        let may_run = is_kept && !command.spec.flags.contains(Flags::BLOCKING) || self.is_queueing(command);
+        elsewhere.outstanding && !may_run
+    }
+
+    /// The slot of the keys that it watches, here or elsewhere.
+    fn watched_slot(&self) -> Option<u16> {
+        let here = || self.watching.as_ref().and_then(|watching| watching.keys.first()).map(|key| slot(&key.key));
+        self.forwarding.and_then(|elsewhere| elsewhere.watched).or_else(here)
+    }
+}
+
+/// Whether a command concerns all nodes that own slots.
+fn concerns_all(command: &CommandInfo) -> bool {
+    command.spec.name == "scan" && command.container.is_none() || split::everywhere(&command.full_name).is_some()
+}
+
+/// Why a command is refused whose effect would be incomplete.
+fn refusal(command: &CommandInfo, args: Args<'_>) -> Option<Error> {
+    Some(match command.full_name.as_str() {
+        "wait" | "waitaof" => Error::new(format!(
+            "ERR '{}' is not available where requests are forwarded: replicas of several nodes have the writes",
+            command.full_name
+        )),
+        "client|tracking" if args.get(2).is_some_and(|word| word.eq_ignore_ascii_case(b"on")) => {
+            Error::text("ERR Client-side caching is not available where requests are forwarded")
+        }
+        "ssubscribe" => Error::text(
+            "ERR SSUBSCRIBE to channels of other nodes is not available where requests are \
+             forwarded: use SUBSCRIBE, or connect to the owner of the slot",
+        ),
+        _ => return None,
+    })
+}
+
+/// Whether a node can execute a command for a client of another one, in a transaction.
+fn may_be_sent(command: &CommandInfo) -> bool {
+    matches!(command.class, Class::Data | Class::Script)
+        || matches!(command.full_name.as_str(), "publish" | "spublish" | "ping" | "echo" | "time" | "unwatch")
+}
+
+impl Engine {
+    /// Routes a request of a client whose requests are forwarded.
+    pub(super) fn route_forwarded(
+        &self,
+        client: &Client,
+        command: &CommandInfo,
+        args: Args<'_>,
+        flags: Flags,
+    ) -> Routed {
+        let Some(routing) = self.routing_for(client) else { return Routed::Here };
+        let slot = self.slot_of_request(client, command, args);
+        if client.is_queueing(command) {
+            return if slot == RequestSlot::Several { Routed::Refused(Error::text(CROSS_SLOT)) } else { Routed::Here };
+        }
+        let watched_elsewhere = client.forwarding.and_then(|elsewhere| elsewhere.watched);
+        let (is_watch, exec) = (command.full_name == "watch", is_exec(command));
+        let slot = match slot {
+            RequestSlot::Several if split::is_divisible(&command.full_name) => {
+                return Routed::Elsewhere(Destination::Slots);
+            }
+            RequestSlot::Several => return Routed::Refused(Error::text(CROSS_SLOT)),
+            RequestSlot::One(slot) => Some(slot),
+            RequestSlot::None if exec => watched_elsewhere,
+            RequestSlot::None => None,
+        };
+        if exec && let Some(error) = self.refused_transaction(client, slot) {
+            return Routed::Refused(error);
+        }
+        let Some(slot) = slot else {
+            return match refusal(command, args) {
+                Some(error) if command.full_name != "ssubscribe" => Routed::Refused(error),
+                _ if command.full_name == "scan" => Routed::Elsewhere(Destination::Scan),
+                _ if !exec && concerns_all(command) => Routed::Elsewhere(Destination::Everywhere),
+                _ => Routed::Here,
+            };
+        };
+        if is_watch && client.watched_slot().is_some_and(|watched| watched != slot) {
+            return Routed::Refused(Error::text(CROSS_SLOT));
+        }
+        let stays = watched_elsewhere.is_none() || !(is_watch || exec);
+        if routing.serves(slot) && stays {
+            return Routed::Here;
+        }
+        let query = self.query(client, command, args, flags);
+        let map = routing.current();
+        match map.route(slot, &query) {
+            Decision::Serve if stays => Routed::Here,
+            decision @ (Decision::Unbound | Decision::Down | Decision::DownForWrites) => {
+                let error = decision.error(slot, client.info.viewer()).unwrap_or_default();
+                Routed::Refused(Error::new(error))
+            }
+            _ => match refusal(command, args) {
+                Some(error) => Routed::Refused(error),
+                None => Routed::Elsewhere(Destination::Slot(slot)),
+            },
+        }
+    }
+
+    /// Why EXEC is refused: one node cannot execute the whole transaction. `slot` is that of its keys.
+    fn refused_transaction(&self, client: &Client, slot: Option<u16>) -> Option<Error> {
+        let transaction = client.transaction.as_deref()?;
+        let routing = self.routing_for(client)?;
+        if transaction.aborted {
+            return None;
+        }
+        if let (Some(watched), Some(slot)) = (client.watched_slot(), slot)
+            && watched != slot
+        {
+            return Some(Error::text(CROSS_SLOT));
+        }
+        let elsewhere = client.forwarding.is_some_and(|elsewhere| elsewhere.watched.is_some());
+        let is_sent = elsewhere || slot.is_some_and(|slot| !routing.serves(slot));
+        let refused = |command: &CommandInfo| concerns_all(command) || (is_sent && !may_be_sent(command));
+        let queued = transaction.queue.iter().map(|queued| queued.command).find(|command| refused(command))?;
+        Some(Error::new(format!(
+            "ERR '{}' cannot be part of this transaction, because requests are forwarded",
+            queued.full_name
+        )))
+    }
+
+    /// Counts and shows a request that is sent to other nodes. Returns whether the client receives the reply.
+    pub fn send_elsewhere(&mut self, client: &mut Client, command: &'static CommandInfo, args: Args<'_>) -> bool {
+        self.monitor(client, Invocation { command, args });
+        self.send_monitor_lines();
+        self.stats.requests.add(1);
+        self.stats.forwarded.add(1);
+        client.last_command = command.id;
+        client.commands += 1;
+        client.end_asking();
+        let (is_wanted, next) = match client.reply_mode {
+            ReplyMode::Skip => (false, ReplyMode::On),
+            ReplyMode::SkipNext => (true, ReplyMode::Skip),
+            mode => (mode == ReplyMode::On, mode),
+        };
+        client.reply_mode = next;
+        is_wanted
+    }
+
+    /// Ends a client's transaction, which other nodes are to execute.
+    pub fn take_transaction(&mut self, client: &mut Client) -> TransactionBlock {
+        let transaction: Transaction = client.transaction.take().map(|boxed| *boxed).unwrap_or_default();
+        self.unwatch(client);
+        client.publish_transaction();
+        let mut bytes = b"*1\r\n$5\r\nMULTI\r\n".to_vec();
+        transaction.queue.iter().for_each(|queued| encode(queued.request.args(), &mut bytes));
+        bytes.extend_from_slice(b"*1\r\n$4\r\nEXEC\r\n");
+        let is_read = |command: &CommandInfo| command.spec.flags.contains(Flags::READONLY);
+        TransactionBlock {
+            bytes,
+            commands: transaction.len() as u32 + 2,
+            reads: transaction.queue.iter().all(|queued| is_read(queued.command)),
+        }
+    }
+}

@@ -1,0 +1,464 @@
+//! A link to another node: the requests that it has carried and that are not answered yet.
+//!
+//! ```text
+//!  outbox:  | unanswered, sent ... | not sent yet ... |
+//!           ^ head                 ^ sent             ^ end
+//! ```
+//!
+//! Requests stay in the outbox until they are answered, so that a redirected request can be sent elsewhere, and so that
+//! it is known which requests a broken link has not sent. A link is for one database and one version of the protocol:
+//! replies pass through unchanged.
+
+use super::encode::encode;
+use super::frame::{Malformed, Scanner};
+use super::redirect::Redirect;
+use kvick_resp::Args;
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// Maximum bytes of one reply.
+const REPLY_MAX: usize = 1 << 30;
+/// Buffers above this size are freed when they are empty, in bytes.
+const KEPT_MAX: usize = 256 * 1024;
+
+/// What the reply to a request belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ticket {
+    /// The connection of the client.
+    pub connection: usize,
+    /// The ID of the client: another one may have the connection by now.
+    pub client: u64,
+    /// Number of the reply in the client's [queue](crate::ReplyQueue).
+    pub reply: u64,
+    /// Part of the request, if it was divided.
+    pub part: u32,
+    /// Whether the client receives the reply.
+    pub wanted: bool,
+    /// How often the request has been sent before.
+    pub attempts: u8,
+    /// The slot of its keys; `None` if it is for one node, whatever slots that has.
+    pub slot: Option<u16>,
+}
+
+/// A request for a link.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// One command, or several of which only the last one's reply counts (MULTI to EXEC).
+    pub content: Content<'a>,
+    /// Number of commands.
+    pub commands: u32,
+    /// Whether ASKING precedes it.
+    pub asking: bool,
+    /// Whether it only reads, so that it may be repeated if it is unknown whether it was executed.
+    pub reads: bool,
+}
+
+/// The commands of a request.
+#[derive(Clone, Copy, Debug)]
+pub enum Content<'a> {
+    /// In RESP.
+    Encoded(&'a [u8]),
+    /// One command by its arguments.
+    Args(Args<'a>),
+}
+
+/// The first requests on a link.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Setup {
+    /// In RESP.
+    pub bytes: Vec<u8>,
+    /// For each command whether the link is unusable if it fails.
+    pub required: Vec<bool>,
+}
+
+/// A request without a reply.
+#[derive(Debug)]
+struct Pending {
+    /// Its length in the outbox.
+    len: usize,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    /// ASKING.
+    Preparation,
+    Request {
+        ticket: Ticket,
+        /// Replies that are still to come.
+        replies: u32,
+        commands: u32,
+        reads: bool,
+        /// The first redirection among its replies.
+        redirect: Option<Redirect>,
+    },
+}
+
+/// What a reply means.
+#[derive(Debug, PartialEq)]
+pub enum Answer<'a> {
+    /// The reply to a request.
+    Reply(Ticket, &'a [u8]),
+    /// The request was not executed and is to be sent elsewhere.
+    Redirected(Unanswered, Redirect),
+    /// A push message. Links ask for none.
+    Push(&'a [u8]),
+}
+
+/// A request that was not answered.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Unanswered {
+    /// Where its reply belongs.
+    pub ticket: Ticket,
+    /// The request.
+    pub bytes: Vec<u8>,
+    /// Number of its commands.
+    pub commands: u32,
+    /// Whether it only reads.
+    pub reads: bool,
+    /// Whether some of it was sent, so that it may have been executed.
+    pub sent: bool,
+}
+
+/// Why a link cannot be used any more.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Broken {
+    /// The peer sent something that is no reply.
+    Malformed,
+    /// A reply is too long.
+    TooLong,
+    /// The peer sent a reply to no request.
+    Unexpected,
+    /// The peer refused a required part of the setup with this error.
+    Refused(String),
+}
+
+impl From<Malformed> for Broken {
+    fn from(_: Malformed) -> Self {
+        Broken::Malformed
+    }
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct Link {
+    setup: Setup,
+    setup_sent: usize,
+    setup_answered: usize,
+    outbox: Vec<u8>,
+    /// Start of the oldest unanswered request.
+    head: usize,
+    /// End of the bytes that were sent.
+    sent: usize,
+    pending: VecDeque<Pending>,
+    inbox: Vec<u8>,
+    /// Start of the first reply in the inbox that was not taken.
+    read: usize,
+    scanner: Scanner,
+}
+
+impl Link {
+    /// A link that begins with `setup`.
+    pub fn new(setup: Setup) -> Self {
+        Link {
+            setup,
+            setup_sent: 0,
+            setup_answered: 0,
+            outbox: Vec::new(),
+            head: 0,
+            sent: 0,
+            pending: VecDeque::new(),
+            inbox: Vec::new(),
+            read: 0,
+            scanner: Scanner::default(),
+        }
+    }
+
+    /// Adds a request.
+    #[inline]
+    pub fn push(&mut self, request: Request<'_>, ticket: Ticket) {
+        const ASKING: &[u8] = b"*1\r\n$6\r\nASKING\r\n";
+        if request.asking {
+            self.outbox.extend_from_slice(ASKING);
+            self.pending.push_back(Pending { len: ASKING.len(), kind: Kind::Preparation });
+        }
+        let start = self.outbox.len();
+        match request.content {
+            Content::Encoded(bytes) => self.outbox.extend_from_slice(bytes),
+            Content::Args(args) => encode(args, &mut self.outbox),
+        }
+        let Request { commands, reads, .. } = request;
+        let kind = Kind::Request { ticket, replies: commands, commands, reads, redirect: None };
+        self.pending.push_back(Pending { len: self.outbox.len() - start, kind });
+    }
+
+    /// Number of requests without a reply.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Whether all requests are answered.
+    pub fn is_empty(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    /// Bytes of requests without a reply.
+    #[inline]
+    pub fn bytes(&self) -> usize {
+        self.outbox.len() - self.head
+    }
+
+    /// Memory in use, in bytes.
+    pub fn memory(&self) -> usize {
+        self.outbox.capacity() + self.inbox.capacity() + self.pending.capacity() * size_of::<Pending>()
+    }
+
+    /// Whether the peer has accepted the setup.
+    #[inline]
+    pub fn is_ready(&self) -> bool {
+        self.setup_answered == self.setup.required.len()
+    }
+
+    /// What is to be sent now: nothing behind the setup before that is accepted.
+    #[inline]
+    pub fn unsent(&self) -> &[u8] {
+        if self.is_ready() { &self.outbox[self.sent..] } else { &self.setup.bytes[self.setup_sent..] }
+    }
+
+    /// The first `n` bytes of [`unsent`](Self::unsent) were sent.
+    #[inline]
+    pub fn advance(&mut self, n: usize) {
+        if self.is_ready() {
+            self.sent += n;
+        } else {
+            self.setup_sent += n;
+        }
+    }
+
+    /// Where received bytes are to be appended.
+    #[inline]
+    pub fn inbox(&mut self) -> &mut Vec<u8> {
+        if self.read > 0 && self.read == self.inbox.len() {
+            self.inbox.clear();
+            self.read = 0;
+            if self.inbox.capacity() > KEPT_MAX {
+                self.inbox = Vec::new();
+            }
+        }
+        &mut self.inbox
+    }
+
+    /// Takes the next complete reply.
+    ///
+    /// # Errors
+    /// If the link cannot be used any more.
+    #[inline]
+    pub fn next_answer(&mut self) -> Result<Option<Answer<'_>>, Broken> {
+        loop {
+            let Some(reply) = self.next_reply()? else { return Ok(None) };
+            let is_push = self.inbox[reply.start] == b'>';
+            if is_push {
+                return Ok(Some(Answer::Push(&self.inbox[reply])));
+            }
+            if !self.is_ready() {
+                self.answer_setup(reply)?;
+                continue;
+            }
+            let Some(front) = self.pending.front_mut() else { return Err(Broken::Unexpected) };
+            if let Kind::Request { replies, redirect, .. } = &mut front.kind {
+                if redirect.is_none() {
+                    *redirect = Redirect::parse(&self.inbox[reply.clone()]);
+                }
+                *replies -= 1;
+                if *replies > 0 {
+                    continue;
+                }
+            }
+            let Some(Pending { len, kind }) = self.pending.pop_front() else { return Err(Broken::Unexpected) };
+            let start = self.head;
+            self.head += len;
+            let Kind::Request { ticket, commands, reads, redirect, .. } = kind else {
+                self.shrink();
+                continue;
+            };
+            if let Some(redirect) = redirect {
+                let bytes = self.outbox[start..start + len].to_vec();
+                self.shrink();
+                return Ok(Some(Answer::Redirected(
+                    Unanswered { ticket, bytes, commands, reads, sent: true },
+                    redirect,
+                )));
+            }
+            self.shrink();
+            return Ok(Some(Answer::Reply(ticket, &self.inbox[reply])));
+        }
+    }
+
+    /// The place of the next complete reply, which is taken.
+    #[inline]
+    fn next_reply(&mut self) -> Result<Option<Range<usize>>, Broken> {
+        match self.scanner.scan(&self.inbox[self.read..])? {
+            Some(len) => {
+                let start = self.read;
+                self.read += len;
+                Ok(Some(start..self.read))
+            }
+            None => {
+                if self.inbox.len() - self.read > REPLY_MAX {
+                    return Err(Broken::TooLong);
+                }
+                if self.read > 0 {
+                    self.inbox.drain(..self.read);
+                    self.read = 0;
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    fn answer_setup(&mut self, reply: Range<usize>) -> Result<(), Broken> {
+        let is_required = self.setup.required.get(self.setup_answered).copied().unwrap_or(false);
+        let reply = &self.inbox[reply];
+        if is_required && reply.first() == Some(&b'-') {
+            let text = String::from_utf8_lossy(&reply[1..]).trim_end().to_owned();
+            return Err(Broken::Refused(text));
+        }
+        self.setup_answered += 1;
+        Ok(())
+    }
+
+    /// Frees the bytes of answered requests.
+    #[inline]
+    fn shrink(&mut self) {
+        if self.pending.is_empty() {
+            self.outbox.clear();
+            (self.head, self.sent) = (0, 0);
+            if self.outbox.capacity() > KEPT_MAX {
+                self.outbox = Vec::new();
+            }
+        } else if self.head > KEPT_MAX && self.head > self.outbox.len() / 2 {
+            self.outbox.drain(..self.head);
+            self.sent -= self.head;
+            self.head = 0;
+        }
+    }
+
+    /// Ends the link: the requests that were not answered, in order.
+    pub fn into_unanswered(self) -> Vec<Unanswered> {
+        let (mut at, mut unanswered) = (self.head, Vec::new());
+        for Pending { len, kind } in self.pending {
+            if let Kind::Request { ticket, commands, reads, .. } = kind {
+                let bytes = self.outbox[at..at + len].to_vec();
+                unanswered.push(Unanswered { ticket, bytes, commands, reads, sent: at < self.sent });
+            }
+            at += len;
+        }
+        unanswered
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::redirect::Target;
+
+    fn ticket(reply: u64) -> Ticket {
+        Ticket { connection: 1, client: 2, reply, part: 0, wanted: true, attempts: 0, slot: Some(7) }
+    }
+
+    fn request(bytes: &[u8]) -> Request<'_> {
+        Request { content: Content::Encoded(bytes), commands: 1, asking: false, reads: false }
+    }
+
+    fn ready() -> Link {
+        Link::new(Setup { bytes: Vec::new(), required: Vec::new() })
+    }
+
+    fn send_all(link: &mut Link) -> String {
+        let sent = String::from_utf8_lossy(link.unsent()).into_owned();
+        link.advance(sent.len());
+        sent
+    }
+
+    #[test]
+    fn requests_wait_for_the_setup() {
+        let mut link = Link::new(Setup { bytes: b"AUTH CAPA".to_vec(), required: vec![true, false] });
+        link.push(request(b"GET a"), ticket(0));
+        assert_eq!(send_all(&mut link), "AUTH CAPA");
+        assert_eq!(send_all(&mut link), "");
+        link.inbox().extend_from_slice(b"+OK\r\n-ERR unknown\r\n");
+        assert_eq!(link.next_answer(), Ok(None));
+        assert_eq!(send_all(&mut link), "GET a");
+        link.inbox().extend_from_slice(b"$1\r\nx\r\n");
+        assert_eq!(link.next_answer(), Ok(Some(Answer::Reply(ticket(0), b"$1\r\nx\r\n"))));
+        assert_eq!(link.next_answer(), Ok(None));
+        assert_eq!((link.bytes(), link.len()), (0, 0));
+    }
+
+    #[test]
+    fn a_refused_login_breaks_the_link() {
+        let mut link = Link::new(Setup { bytes: b"AUTH".to_vec(), required: vec![true] });
+        link.inbox().extend_from_slice(b"-WRONGPASS invalid\r\n");
+        assert_eq!(link.next_answer(), Err(Broken::Refused("WRONGPASS invalid".to_owned())));
+    }
+
+    #[test]
+    fn a_redirected_request_comes_back() {
+        let mut link = ready();
+        link.push(Request { asking: true, ..request(b"SET a 1") }, ticket(0));
+        link.push(request(b"GET b"), ticket(1));
+        send_all(&mut link);
+        link.inbox().extend_from_slice(b"+OK\r\n-MOVED 7 h:1\r\n+b\r\n");
+        let unanswered =
+            Unanswered { ticket: ticket(0), bytes: b"SET a 1".to_vec(), commands: 1, reads: false, sent: true };
+        let target = Target { slot: 7, host: "h".to_owned(), port: 1 };
+        assert_eq!(link.next_answer(), Ok(Some(Answer::Redirected(unanswered, Redirect::Moved(target)))));
+        assert_eq!(link.next_answer(), Ok(Some(Answer::Reply(ticket(1), b"+b\r\n"))));
+    }
+
+    #[test]
+    fn a_transaction_has_one_reply_and_is_redirected_as_a_whole() {
+        let mut link = ready();
+        let transaction = Request { commands: 3, ..request(b"MULTI INCR EXEC") };
+        link.push(transaction, ticket(0));
+        link.push(transaction, ticket(1));
+        link.inbox().extend_from_slice(b"+OK\r\n+QUEUED\r\n*1\r\n:1\r\n+OK\r\n-ASK 7 h:1\r\n-EXECABORT no\r\n");
+        assert_eq!(link.next_answer(), Ok(Some(Answer::Reply(ticket(0), b"*1\r\n:1\r\n"))));
+        let Ok(Some(Answer::Redirected(unanswered, Redirect::Ask(_)))) = link.next_answer() else {
+            panic!("not redirected");
+        };
+        assert_eq!((&unanswered.bytes[..], unanswered.commands), (&b"MULTI INCR EXEC"[..], 3));
+    }
+
+    #[test]
+    fn the_end_of_a_link_tells_what_was_sent() {
+        let mut link = ready();
+        link.push(request(b"SET a"), ticket(0));
+        link.advance(3);
+        link.push(request(b"SET b"), ticket(1));
+        let sent: Vec<(u64, bool)> = link.into_unanswered().iter().map(|one| (one.ticket.reply, one.sent)).collect();
+        assert_eq!(sent, [(0, true), (1, false)]);
+    }
+
+    #[test]
+    fn memory_of_answered_requests_is_freed() {
+        let (mut link, big) = (ready(), vec![b'x'; KEPT_MAX]);
+        for number in 0..100 {
+            link.push(request(&big), ticket(number));
+        }
+        link.advance(big.len() * 100);
+        for number in 0..100 {
+            link.inbox().extend_from_slice(b"+OK\r\n");
+            assert!(matches!(link.next_answer(), Ok(Some(Answer::Reply(of, _))) if of.reply == number));
+        }
+        assert!(link.memory() < KEPT_MAX, "{}", link.memory());
+    }
+
+    #[test]
+    fn a_reply_to_nothing_breaks_the_link() {
+        let mut link = ready();
+        link.inbox().extend_from_slice(b"+OK\r\n");
+        assert_eq!(link.next_answer(), Err(Broken::Unexpected));
+    }
+}

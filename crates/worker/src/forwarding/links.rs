@@ -1,0 +1,411 @@
+//! The links to other nodes: connections, setup, reading and writing.
+
+use super::answers::Parked;
+use super::routes::Routes;
+use crate::readiness::Event;
+use crate::{FIRST_LINK, Worker};
+use kvick_config::tables::cluster::{CLUSTER_FORWARD_PASSWORD, CLUSTER_FORWARD_USER, CLUSTER_NODE_TIMEOUT};
+use kvick_forward::{Answer, Broken, Link, Redirect, Request, Setup, Ticket, Unanswered};
+use kvick_net::outgoing::Outgoing;
+use kvick_resp::{OwnedArgs, Version};
+use mio::Token;
+use slab::Slab;
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// Maximum bytes per read.
+const READ: usize = 64 * 1024;
+/// Maximum number of reads from a link per turn.
+const READS_PER_TURN: usize = 8;
+/// Maximum number of links without a lease that are kept for the next one.
+const IDLE_MAX: usize = 64;
+/// Time after which a connection that is not made, or not set up, is given up.
+const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// Minimum time between two log lines about lost links.
+const LOG_EVERY: Duration = Duration::from_secs(1);
+
+/// What a link is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Peer {
+    /// The node's address.
+    pub address: SocketAddr,
+    /// The database.
+    pub db: usize,
+    /// The version of the protocol.
+    pub version: Version,
+}
+
+/// A link with its socket.
+pub struct PeerLink {
+    pub peer: Peer,
+    pub link: Link,
+    socket: Outgoing,
+    is_connected: bool,
+    opened: Instant,
+    /// When it last made progress.
+    active: Instant,
+    /// The connection whose lease it is.
+    pub lease: Option<usize>,
+    is_dirty: bool,
+}
+
+/// All links of a worker.
+#[derive(Default)]
+pub struct Links {
+    /// Taken out while its replies are passed on.
+    pub all: Slab<Option<Box<PeerLink>>>,
+    /// The links that clients share.
+    shared: Vec<(Peer, usize)>,
+    /// Links that were leased.
+    idle: Vec<usize>,
+    /// Links with something to send.
+    dirty: Vec<usize>,
+    /// Links that may have more to be read.
+    unread: Vec<usize>,
+    /// Requests to be sent again, in order of time.
+    pub parked: VecDeque<Parked>,
+    /// Connections that wait for room.
+    pub stalled: Vec<usize>,
+    pub routes: Routes,
+    logged: Option<Instant>,
+}
+
+impl Links {
+    /// Whether [`Worker::continue_forwarding`] may have something to do.
+    #[inline]
+    pub fn has_work(&self) -> bool {
+        !self.unread.is_empty() || !self.parked.is_empty()
+    }
+
+    /// Whether a link may have more to be read, which the poll does not report.
+    #[inline]
+    pub fn has_unread(&self) -> bool {
+        !self.unread.is_empty()
+    }
+
+    /// Limits the time of a wait by the first request to be sent again.
+    #[inline]
+    pub fn limit_wait(&self, wait: Duration) -> Duration {
+        let Some(first) = self.parked.front() else { return wait };
+        wait.min(first.due.saturating_duration_since(Instant::now()))
+    }
+
+    fn get(&mut self, number: usize) -> Option<&mut PeerLink> {
+        self.all.get_mut(number)?.as_deref_mut()
+    }
+
+    fn shared(&self, peer: Peer) -> Option<usize> {
+        self.shared.iter().find(|(known, _)| *known == peer).map(|(_, number)| *number)
+    }
+}
+
+impl Worker {
+    /// Whether the link to a node has room for another request.
+    pub(super) fn has_room(&self, peer: Peer) -> bool {
+        let link = self.links.shared(peer).and_then(|number| self.links.all.get(number)?.as_ref());
+        link.is_none_or(|link| link.link.bytes() < self.engine.runtime_config.forward_link_max)
+    }
+
+    /// Sends a request over the link that clients share. Returns false if there is no link and none can be made now.
+    #[inline]
+    pub(super) fn push_shared(&mut self, peer: Peer, request: Request<'_>, ticket: Ticket) -> bool {
+        let number = match self.links.shared(peer) {
+            Some(number) => number,
+            None => {
+                let Some(number) = self.open_link(peer) else { return false };
+                self.links.shared.push((peer, number));
+                number
+            }
+        };
+        self.push_to(number, request, ticket)
+    }
+
+    /// Sends a request over a link.
+    pub(super) fn push_to(&mut self, number: usize, request: Request<'_>, ticket: Ticket) -> bool {
+        let Some(link) = self.links.get(number) else { return false };
+        if link.link.is_empty() {
+            link.active = Instant::now();
+        }
+        link.link.push(request, ticket);
+        if !std::mem::replace(&mut link.is_dirty, true) {
+            self.links.dirty.push(number);
+        }
+        true
+    }
+
+    /// A link for one connection alone.
+    pub(super) fn lease_link(&mut self, token: usize, peer: Peer) -> Option<usize> {
+        let is_for =
+            |number: &usize| self.links.all.get(*number).and_then(Option::as_ref).is_some_and(|link| link.peer == peer);
+        let number = match self.links.idle.iter().position(is_for) {
+            Some(at) => self.links.idle.swap_remove(at),
+            None => self.open_link(peer)?,
+        };
+        self.links.get(number)?.lease = Some(token);
+        Some(number)
+    }
+
+    /// Keeps a link whose lease has ended for the next one. Nothing may be outstanding on it, and its node must not
+    /// remember anything of the client.
+    pub(super) fn return_link(&mut self, number: usize) {
+        if self.links.idle.len() >= IDLE_MAX {
+            self.drop_link(number);
+            return;
+        }
+        if let Some(link) = self.links.get(number) {
+            link.lease = None;
+            self.links.idle.push(number);
+        }
+    }
+
+    /// Closes a link without answering what is outstanding on it.
+    pub(super) fn drop_link(&mut self, number: usize) -> Option<Box<PeerLink>> {
+        let link = self.links.all.try_remove(number).flatten();
+        self.links.shared.retain(|(_, shared)| *shared != number);
+        for list in [&mut self.links.idle, &mut self.links.dirty, &mut self.links.unread] {
+            list.retain(|listed| *listed != number);
+        }
+        link
+    }
+
+    #[cold]
+    fn open_link(&mut self, peer: Peer) -> Option<usize> {
+        let materials = if self.links.routes.tls { Some(self.server.tls.materials()?) } else { None };
+        let opened = Outgoing::connect(peer.address, materials.as_deref()).and_then(|mut socket| {
+            let number = self.links.all.vacant_key();
+            socket.register(self.poll.registry(), Token(FIRST_LINK + number))?;
+            Ok(socket)
+        });
+        let socket = opened.inspect_err(|error| self.log_lost(peer, error)).ok()?;
+        let now = Instant::now();
+        let link = PeerLink {
+            peer,
+            link: Link::new(self.setup(peer)),
+            socket,
+            is_connected: false,
+            opened: now,
+            active: now,
+            lease: None,
+            is_dirty: false,
+        };
+        Some(self.links.all.insert(Some(Box::new(link))))
+    }
+
+    /// The first commands on a link. A node of Valkey ignores the capability: it forwards nothing in any case.
+    fn setup(&self, peer: Peer) -> Setup {
+        let mut setup = Setup { bytes: Vec::new(), required: Vec::new() };
+        let mut add = |words: &[&[u8]], is_required: bool| {
+            kvick_forward::encode::encode(OwnedArgs::new(words).args(), &mut setup.bytes);
+            setup.required.push(is_required);
+        };
+        let values = self.server.config.values();
+        if let Some(password) = values.read(CLUSTER_FORWARD_PASSWORD) {
+            match values.read(CLUSTER_FORWARD_USER) {
+                Some(user) => add(&[b"AUTH", &user, &password], true),
+                None => add(&[b"AUTH", &password], true),
+            }
+        }
+        if peer.version == Version::Resp3 {
+            add(&[b"HELLO", b"3"], true);
+        }
+        add(&[b"CLIENT", b"CAPA", b"direct"], false);
+        add(&[b"CLIENT", b"SETINFO", b"LIB-NAME", b"kvick-forward"], false);
+        if peer.db != 0 {
+            add(&[b"SELECT", peer.db.to_string().as_bytes()], true);
+        }
+        setup
+    }
+
+    fn log_lost(&mut self, peer: Peer, reason: &dyn std::fmt::Display) {
+        if self.links.logged.is_none_or(|logged| logged.elapsed() >= LOG_EVERY) {
+            self.links.logged = Some(Instant::now());
+            kvick_runtime::logging::notice(format_args!("Lost a link for forwarding to {}: {reason}", peer.address));
+        }
+    }
+
+    /// Handles an event of a link.
+    pub(crate) fn serve_link(&mut self, number: usize, event: Event) {
+        let Some(link) = self.links.get(number) else { return };
+        if !link.is_connected {
+            match link.socket.is_connected() {
+                Ok(true) => link.is_connected = true,
+                Ok(false) => return,
+                Err(error) => return self.break_link(number, &error),
+            }
+        }
+        if event.is_writable() {
+            self.write_link(number);
+        }
+        if event.is_readable() || event.is_read_closed() || event.is_error() {
+            self.read_link(number);
+        }
+    }
+
+    /// Writes what was pushed in this turn, with one call per link.
+    #[inline]
+    pub(crate) fn flush_links(&mut self) {
+        while let Some(number) = self.links.dirty.pop() {
+            if let Some(link) = self.links.get(number) {
+                link.is_dirty = false;
+                self.write_link(number);
+            }
+        }
+    }
+
+    fn write_link(&mut self, number: usize) {
+        let Some(link) = self.links.get(number).filter(|link| link.is_connected) else { return };
+        let result = loop {
+            let unsent = link.link.unsent();
+            if unsent.is_empty() {
+                break link.socket.flush();
+            }
+            match link.socket.write(unsent) {
+                Ok(written) => link.link.advance(written),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
+        if let Err(error) = result
+            && error.kind() != io::ErrorKind::WouldBlock
+        {
+            self.break_link(number, &error);
+        }
+    }
+
+    /// Reads from a link, up to a turn's limit, and passes the replies on.
+    fn read_link(&mut self, number: usize) {
+        // Taken out: passing on replies needs the worker.
+        let Some(mut link) = self.links.all.get_mut(number).and_then(Option::take) else { return };
+        let was_ready = link.link.is_ready();
+        let mut redirected = Vec::new();
+        let mut reads = 0;
+        let end: Result<bool, Box<dyn std::fmt::Display>> = loop {
+            match link.socket.read(link.link.inbox(), READ) {
+                Ok(0) => break Err(Box::new("it has closed the connection")),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => break Err(Box::new(error)),
+            }
+            if let Err(broken) = self.pass_replies(&mut link, &mut redirected) {
+                break Err(Box::new(describe(broken)));
+            }
+            self.write_many_replies();
+            reads += 1;
+            if reads == READS_PER_TURN {
+                break Ok(true);
+            }
+        };
+        if reads > 0 {
+            link.active = Instant::now();
+        }
+        let (peer, lease, has_ended) = (link.peer, link.lease, link.link.is_empty());
+        let has_room = link.link.bytes() < self.engine.runtime_config.forward_link_max / 2;
+        let has_become_ready = !was_ready && link.link.is_ready();
+        if let Some(place) = self.links.all.get_mut(number) {
+            *place = Some(link);
+        }
+        for (unanswered, redirect) in redirected {
+            self.redirect(unanswered, redirect, peer, lease.is_some());
+        }
+        match end {
+            Ok(has_more) => {
+                if has_more {
+                    self.links.unread.push(number);
+                }
+                if has_become_ready {
+                    self.write_link(number);
+                }
+                if let Some(token) = lease
+                    && has_ended
+                {
+                    self.settle_lease(token, number);
+                }
+            }
+            Err(reason) => self.break_link(number, &*reason),
+        }
+        if has_room && !self.links.stalled.is_empty() {
+            self.resume_stalled();
+        }
+    }
+
+    fn pass_replies(
+        &mut self,
+        link: &mut PeerLink,
+        redirected: &mut Vec<(Unanswered, Redirect)>,
+    ) -> Result<(), Broken> {
+        while let Some(answer) = link.link.next_answer()? {
+            match answer {
+                Answer::Reply(ticket, reply) => self.pass_reply(ticket, reply),
+                Answer::Redirected(unanswered, redirect) => redirected.push((unanswered, redirect)),
+                Answer::Push(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes a link and decides about the requests that were not answered.
+    #[cold]
+    pub(super) fn break_link(&mut self, number: usize, reason: &dyn std::fmt::Display) {
+        let Some(link) = self.drop_link(number) else { return };
+        let PeerLink { peer, link, lease, .. } = *link;
+        if !link.is_empty() || !link.is_ready() {
+            self.log_lost(peer, reason);
+        }
+        let is_refused = !link.is_ready() && reason.to_string().starts_with(REFUSED);
+        if let Some(token) = lease {
+            self.lose_lease(token, number);
+        }
+        for unanswered in link.into_unanswered() {
+            if is_refused {
+                self.pass_error(unanswered.ticket, &format!("ERR {reason}"));
+            } else {
+                self.retry_lost(unanswered, peer, lease.is_some());
+            }
+        }
+        self.resume_stalled();
+    }
+
+    /// Closes links that are not needed or that hang.
+    pub(crate) fn check_links(&mut self) {
+        if self.links.all.is_empty() {
+            return;
+        }
+        self.links.routes.update(self.server);
+        let node_timeout = Duration::from_millis(self.server.config.read(CLUSTER_NODE_TIMEOUT));
+        let routes = &self.links.routes;
+        let hangs = |link: &PeerLink| {
+            let is_new = !link.link.is_ready() && link.opened.elapsed() > CONNECT_MAX;
+            // The poll reports no end of a node that is cut off, but another one has its slots by now.
+            let is_gone = !routes.has_owner(link.peer.address) && link.active.elapsed() > node_timeout;
+            is_new || is_gone
+        };
+        let all = self.links.all.iter();
+        let hanging: Vec<usize> =
+            all.filter(|(_, link)| link.as_deref().is_some_and(hangs)).map(|(number, _)| number).collect();
+        hanging.into_iter().for_each(|number| self.break_link(number, &"it does not answer"));
+    }
+
+    /// Reads the links that may have more, and sends requests again that are due.
+    pub(crate) fn continue_forwarding(&mut self) {
+        for number in std::mem::take(&mut self.links.unread) {
+            self.read_link(number);
+        }
+        self.send_parked();
+    }
+}
+
+/// Begins the reason for which a link is lost whose setup the node has refused.
+const REFUSED: &str = "The node refuses to execute forwarded requests";
+
+fn describe(broken: Broken) -> String {
+    match broken {
+        Broken::Malformed => "its reply is malformed".into(),
+        Broken::TooLong => "its reply is too long".into(),
+        Broken::Unexpected => "it has sent a reply to no request".into(),
+        Broken::Refused(error) => format!("{REFUSED}: {error}"),
+    }
+}
