@@ -58,6 +58,17 @@ impl Worker {
         self.stop(token, ClientFlags::BLOCKED);
     }
 
+    /// Stops a connection and sets `flags` on its client: its requests wait.
+    pub(super) fn stop(&mut self, token: usize, flags: ClientFlags) {
+        let Some(connection) = self.connections.get_mut(token) else { return };
+        connection.stopped = true;
+        connection.client.info.set_flags(flags, true);
+        if connection.read_closed {
+            // It is closed after the replies to its earlier requests are written.
+            self.queue(token);
+        }
+    }
+
     /// Removes a connection's blocked request, if any, from its queues: the connection is about to be closed.
     pub(super) fn cancel_blocked(&mut self, waiter: Option<Arc<Waiter>>) {
         if let Some(waiter) = waiter {

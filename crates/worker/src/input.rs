@@ -580,17 +580,6 @@ impl Worker {
         }
         self.stop(token, ClientFlags::BLOCKED | ClientFlags::PAUSED);
     }
-
-    /// Stops a connection and sets `flags` on its client: its requests wait.
-    pub(super) fn stop(&mut self, token: usize, flags: ClientFlags) {
-        let Some(connection) = self.connections.get_mut(token) else { return };
-        connection.stopped = true;
-        connection.client.info.set_flags(flags, true);
-        if connection.read_closed {
-            // It is closed after the replies to its earlier requests are written.
-            self.queue(token);
-        }
-    }
 }
 
 /// Defers requests of a connection.
