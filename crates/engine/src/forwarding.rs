@@ -141,7 +141,8 @@ impl Engine {
         let map = routing.current();
         match map.route(slot, &query) {
             Decision::Serve if stays => Routed::Here,
-            decision @ (Decision::Unbound | Decision::Down | Decision::DownForWrites) => {
+            // That the cluster is down, for this node, may soon be over: the owner is asked, which has to agree.
+            decision @ Decision::Unbound => {
                 let error = decision.error(slot, client.info.viewer()).unwrap_or_default();
                 Routed::Refused(Error::new(error))
             }

@@ -403,7 +403,7 @@ fn a_failover_is_survived_and_no_write_is_executed_twice() {
         let (mut lost, mut reading) = (proxy.client(), proxy.client());
         assert_eq!(query(&mut lost, &["GET", "bar"]), query(&mut reading, &["GET", "bar"]), "their links are open");
         // Stopped, not killed: the request arrives but is not answered before the link breaks.
-        primaries[0].signal(libc::SIGSTOP);
+        primaries[0].freeze();
         let write = std::thread::spawn(move || query(&mut lost, &["INCR", "bar"]));
         let read = std::thread::spawn(move || query(&mut reading, &["GET", "other{bar}"]));
         assert_eq!(query(&mut client, &["SET", "foo", "1"]), Ok(Value::Okay), "other nodes answer");
@@ -417,4 +417,33 @@ fn a_failover_is_survived_and_no_write_is_executed_twice() {
         assert!(error.to_string().contains("may have been executed"), "{error}");
         assert_eq!(query(&mut client, &["INCR", "bar"]), Ok(Value::Int(2)));
     });
+}
+
+#[test]
+fn the_node_logs_in_at_others_and_shows_itself_as_the_owner_of_all_slots() {
+    let cluster = Cluster::start(&[]);
+    for node in &cluster.primaries {
+        assert_eq!(node.call("ACL SETUSER edge on >word ~* &* +@all"), "OK");
+        assert_eq!(node.call("ACL SETUSER default -set"), "OK");
+    }
+    let proxy = &cluster.proxy;
+    for (name, value) in [("user", "edge"), ("password", "wrong")] {
+        assert_eq!(proxy.call(&format!("CONFIG SET cluster-forward-{name} {value}")), "OK");
+    }
+    let refused = proxy.call("SET foo 1");
+    assert!(refused.contains("refuses to execute forwarded requests: WRONGPASS"), "{refused}");
+    assert_eq!(proxy.call("CONFIG SET cluster-forward-password word"), "OK");
+    assert_eq!(proxy.call("SET foo 1"), "OK");
+    assert!(cluster.primaries[2].call("CLIENT LIST").contains("user=edge"));
+    assert!(proxy.call("INFO stats").contains("forwarded_requests:2"));
+
+    let mut client = proxy.client();
+    type Owner = (String, u16, String, Value);
+    let all: Vec<(u16, u16, Owner)> = redis::cmd("CLUSTER").arg("SLOTS").query(&mut client).expect("slots");
+    let [(first, last, (host, port, id, _))] = &all[..] else { panic!("{all:?}") };
+    assert_eq!((*first, *last, &host[..], *port), (0, 16_383, "127.0.0.1", proxy.port));
+    assert_eq!(*id, proxy.id());
+    let shards = proxy.call("CLUSTER SHARDS");
+    assert!(shards.contains("int(16383)") && shards.contains(&format!("int({})", proxy.port)), "{shards}");
+    assert!(cluster.primaries[0].call("CLUSTER SLOTS").contains("int(5460)"), "others see the cluster as it is");
 }

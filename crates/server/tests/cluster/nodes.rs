@@ -80,6 +80,19 @@ impl Node {
         assert_eq!(unsafe { libc::kill(self.child.id() as i32, number) }, 0);
     }
 
+    /// Stops all of its threads, which do nothing any more when this returns.
+    pub fn freeze(&self) {
+        self.signal(libc::SIGSTOP);
+        let is_stopped = |task: std::io::Result<std::fs::DirEntry>| {
+            let status = task.and_then(|task| std::fs::read_to_string(task.path().join("status")));
+            status.is_ok_and(|status| status.contains("State:\tT"))
+        };
+        wait_until("it is stopped", || {
+            let mut tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("a process");
+            tasks.all(is_stopped)
+        });
+    }
+
     /// Starts it again after it was killed.
     pub fn restart(&mut self) {
         self.child = spawn(&self.program, &self.args);
