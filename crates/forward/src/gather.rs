@@ -19,13 +19,8 @@ pub enum Merge {
     All,
     /// Any one that is not null, chosen by this number; null if all are.
     Any(u64),
-    /// The only reply, to a scan of this node of several: see [`scan`](super::scan).
-    Scan {
-        /// Number of the node.
-        node: u64,
-        /// Whether it is the last one.
-        is_last: bool,
-    },
+    /// The only reply, to a scan of one node: at its end, the cursor is this one, where the next node begins, or 0.
+    Scan(u64),
 }
 
 /// The replies to the parts of a request, until all have arrived.
@@ -64,7 +59,7 @@ impl Gather {
             Merge::Concatenation => concatenate(&replies, &mut reply),
             Merge::Elements(parts) => interleave(&replies, parts, &mut reply),
             Merge::All => all(&replies, &mut reply),
-            Merge::Scan { node, is_last } => scan(&replies, *node, *is_last, &mut reply),
+            Merge::Scan(next) => scan(&replies, *next, &mut reply),
             Merge::Any(number) => {
                 let found: Vec<&&[u8]> = replies.iter().filter(|reply| !is_null(reply)).collect();
                 let chosen = found.get((number % found.len().max(1) as u64) as usize);
@@ -124,13 +119,15 @@ fn interleave(replies: &[&[u8]], order: &[u32], reply: &mut Reply<'_>) -> Option
     Some(())
 }
 
-fn scan(replies: &[&[u8]], node: u64, is_last: bool, reply: &mut Reply<'_>) -> Option<()> {
+fn scan(replies: &[&[u8]], next: u64, reply: &mut Reply<'_>) -> Option<()> {
     let parts = elements(replies.first()?)?;
     let [cursor, found] = parts[..] else { return None };
-    let text = cursor.split(|byte| *byte == b'\n').nth(1)?.strip_suffix(b"\r")?;
-    let cursor = std::str::from_utf8(text).ok()?.parse().ok()?;
     reply.array(2);
-    reply.bulk(super::scan::next_cursor(node, cursor, is_last)?.to_string().as_bytes());
+    if cursor == b"$1\r\n0\r\n" {
+        reply.bulk(next.to_string().as_bytes());
+    } else {
+        reply.raw(cursor);
+    }
     reply.raw(found);
     Some(())
 }
@@ -176,9 +173,9 @@ mod tests {
         check(Merge::Elements(vec![1, 0, 1]), &["*1\r\n$-1\r\n", "*2\r\n+b\r\n+c\r\n"], "*3\r\n+b\r\n$-1\r\n+c\r\n");
         check(Merge::All, &["*2\r\n:1\r\n:1\r\n", "*2\r\n:1\r\n:0\r\n"], "*2\r\n:1\r\n:0\r\n");
         let found = |cursor: &str| format!("*2\r\n${}\r\n{cursor}\r\n*1\r\n$1\r\nk\r\n", cursor.len());
-        check(Merge::Scan { node: 0, is_last: true }, &[&found("96")], &found("96"));
-        check(Merge::Scan { node: 1, is_last: true }, &[&found("0")], &found("0"));
-        check(Merge::Scan { node: 0, is_last: false }, &[&found("0")], &found(&(1u64 << 53).to_string()));
+        check(Merge::Scan(0), &[&found("96")], &found("96"));
+        check(Merge::Scan(5461), &[&found("0")], &found("5461"));
+        check(Merge::Scan(0), &[&found("0")], &found("0"));
         check(Merge::Any(3), &["$-1\r\n", "$1\r\na\r\n", "$1\r\nb\r\n"], "$1\r\nb\r\n");
         check(Merge::Any(3), &["$-1\r\n", "$-1\r\n"], "$-1\r\n");
     }

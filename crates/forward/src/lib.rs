@@ -17,7 +17,6 @@ mod gather;
 mod link;
 mod queue;
 mod redirect;
-pub mod scan;
 pub mod split;
 
 pub use frame::{Malformed, Scanner};

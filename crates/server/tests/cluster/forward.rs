@@ -156,6 +156,21 @@ fn requests_for_many_slots_are_divided_and_merged() {
             }
         }
         assert_eq!(scanned.len(), 300);
+        // Many keys in one slot: the cursor has a position in it.
+        let many: Vec<(String, usize)> = (0..2_000).map(|n| (format!("{{t}}{n}"), n)).collect();
+        redis::cmd("MSET").arg(&many).exec(&mut client).expect("all set");
+        let (mut cursor, mut found) = (0u64, std::collections::BTreeSet::new());
+        loop {
+            let (next, part): (u64, Vec<String>) = redis::cmd("SCAN").arg(cursor).query(&mut client).expect("a part");
+            found.extend(part);
+            cursor = next;
+            if cursor == 0 {
+                break;
+            }
+        }
+        assert_eq!(found.len(), 2_300);
+        let names: Vec<&String> = many.iter().map(|(name, _)| name).collect();
+        assert_eq!(redis::cmd("DEL").arg(&names).query::<usize>(&mut client).expect("a number"), 2_000);
         assert_eq!(proxy.call("SCAN 1x"), "ERR invalid cursor");
         assert_eq!(redis::cmd("DEL").arg(&asked[..100]).query::<usize>(&mut client).expect("a number"), 100);
         assert_eq!(redis::cmd("UNLINK").arg(&asked[..101]).query::<usize>(&mut client).expect("a number"), 1);

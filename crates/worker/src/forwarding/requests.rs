@@ -7,7 +7,7 @@ use kvick_commands::spec::Flags;
 use kvick_commands::table::{Class, CommandInfo};
 use kvick_engine::forwarding::Destination;
 use kvick_forward::split::{self, Split};
-use kvick_forward::{Content, Gather, Merge, Request, Ticket, scan};
+use kvick_forward::{Content, Gather, Merge, Request, Ticket};
 use kvick_resp::format::parse_u64;
 use kvick_resp::{Args, OwnedArgs};
 use kvick_runtime::clock;
@@ -336,15 +336,10 @@ impl Worker {
     /// Sends SCAN to the node that its cursor names.
     fn send_scan(&mut self, sending: Sending<'_>) -> Result<Sent, Unsent> {
         let cursor = sending.args.get(1).and_then(parse_u64).ok_or(INVALID_CURSOR)?;
-        let (node, own) = scan::divide(cursor);
-        let nodes = self.links.routes.owners().filter(|nodes| !nodes.is_empty()).ok_or(NO_OWNER)?;
-        let is_last = node + 1 >= nodes.len() as u64;
-        let address = usize::try_from(node).ok().and_then(|node| nodes.get(node)).ok_or(INVALID_CURSOR)?;
-        let own = own.to_string();
-        let words = sending.args.iter().enumerate().map(|(index, word)| if index == 1 { own.as_bytes() } else { word });
-        let request = OwnedArgs::new(words);
-        let part = Part { peer: self.peer(sending.token, *address), slot: None, request };
-        self.send_all(sending, vec![part], Merge::Scan { node, is_last })
+        let (address, next) = self.links.routes.scanned(cursor).ok_or(NO_OWNER)?;
+        let request = OwnedArgs::from(sending.args);
+        let part = Part { peer: self.peer(sending.token, address), slot: None, request };
+        self.send_all(sending, vec![part], Merge::Scan(next))
     }
 
     /// Sends the parts of a request: all of them, or none if a link has no room.

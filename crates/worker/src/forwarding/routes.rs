@@ -83,6 +83,17 @@ impl Routes {
         self.owners.iter().map(|owner| self.addresses.get(usize::from(*owner)).copied().flatten()).collect()
     }
 
+    /// The node that continues a scan at a cursor, whose slot it owns, and the cursor behind the end of its keys: the
+    /// first slot of the next node, or 0. A cursor has its slot in the low bits, on nodes of Valkey too.
+    pub fn scanned(&self, cursor: u64) -> Option<(SocketAddr, u64)> {
+        let map = self.map.as_ref()?;
+        let owner = map.owner((cursor % u64::from(SLOTS)) as u16);
+        let at = if cursor == 0 { 0 } else { self.owners.iter().position(|known| *known == owner)? };
+        let address = self.addresses.get(usize::from(*self.owners.get(at)?)).copied().flatten()?;
+        let next = self.owners.get(at + 1).and_then(|next| (0..SLOTS).find(|slot| map.owner(*slot) == *next));
+        Some((address, next.unwrap_or(0).into()))
+    }
+
     /// Whether a node with this address owns slots.
     pub fn has_owner(&self, address: SocketAddr) -> bool {
         self.owners.iter().any(|owner| self.addresses.get(usize::from(*owner)) == Some(&Some(address)))
