@@ -1,10 +1,11 @@
 //! One endpoint: nodes that forward what others own, for clients that know nothing of the cluster.
 
-use crate::nodes::{Node, form, kvick, wait_for};
+use crate::nodes::{Node, form, kvick, valkey, wait_for};
 use crate::with_workers;
 use redis::Value;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
 
 /// Three primaries, and a node without slots that forwards.
 struct Cluster {
@@ -14,7 +15,12 @@ struct Cluster {
 
 impl Cluster {
     fn start(args: &[&str]) -> Cluster {
-        let primaries = [0, 1, 2].map(|_| Node::start(&kvick(), args));
+        Cluster::of(&kvick(), args)
+    }
+
+    /// Primaries of another program.
+    fn of(program: &Path, args: &[&str]) -> Cluster {
+        let primaries = [0, 1, 2].map(|_| Node::start(program, args));
         let proxy = Node::start(&kvick(), &[args, &["--cluster-forward", "yes"]].concat());
         let [one, two, three] = &primaries;
         form(&[one, two, three], &[]);
@@ -356,45 +362,70 @@ fn consumers_of_a_stream_get_every_entry_once() {
 
 #[test]
 fn a_migrated_slot_is_followed_without_an_error() {
-    with_workers(|args| {
-        let cluster = Cluster::start(args);
-        let [one, two, _] = &cluster.primaries;
-        // Slot 5061 has the key bar.
-        let stop = std::sync::atomic::AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            let writer = scope.spawn(|| {
-                let (mut client, mut count) = (cluster.proxy.client(), 0usize);
-                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                    let mut pipe = redis::pipe();
-                    (0..20).for_each(|_| _ = pipe.cmd("INCR").arg("bar"));
-                    pipe.cmd("MGET").arg(&["{bar}1", "{bar}2", "foo"]).ignore();
-                    let numbers: Vec<usize> = pipe.query(&mut client).expect("no error");
-                    assert!(numbers.into_iter().eq(count + 1..count + 21), "each once and in order");
-                    count += 20;
-                }
-                count
-            });
-            for round in 0..6 {
-                let (from, to) = if round % 2 == 0 { (one, two) } else { (two, one) };
-                if round < 4 {
-                    assert_eq!(to.call(&format!("CLUSTER SETSLOT 5061 IMPORTING {}", from.id())), "OK");
-                    assert_eq!(from.call(&format!("CLUSTER SETSLOT 5061 MIGRATING {}", to.id())), "OK");
-                    let migrate = format!("MIGRATE 127.0.0.1 {} bar 0 5000", to.port);
-                    wait_for("the key has moved", || matches!(&from.call(&migrate)[..], "OK" | "NOKEY"));
-                    for node in [to, from] {
-                        assert_eq!(node.call(&format!("CLUSTER SETSLOT 5061 NODE {}", to.id())), "OK");
-                    }
-                } else {
-                    let migrate = format!("CLUSTER MIGRATESLOTS SLOTSRANGE 5061 5061 NODE {}", to.id());
-                    assert_eq!(from.call(&migrate), "OK");
-                }
-                wait_for("it has moved", || to.call("GET bar").parse::<usize>().is_ok());
+    with_workers(|args| check_moves(&Cluster::start(args)));
+}
+
+/// Moves a slot while a client of the proxy uses it.
+fn check_moves(cluster: &Cluster) {
+    let [one, two, _] = &cluster.primaries;
+    // Slot 5061 has the key bar.
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let (mut client, mut count) = (cluster.proxy.client(), 0usize);
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                let mut pipe = redis::pipe();
+                (0..20).for_each(|_| _ = pipe.cmd("INCR").arg("bar"));
+                pipe.cmd("MGET").arg(&["{bar}1", "{bar}2", "foo"]).ignore();
+                let numbers: Vec<usize> = pipe.query(&mut client).expect("no error");
+                assert!(numbers.into_iter().eq(count + 1..count + 21), "each once and in order");
+                count += 20;
             }
-            stop.store(true, std::sync::atomic::Ordering::Relaxed);
-            let count = writer.join().expect("no error");
-            assert_eq!(cluster.proxy.call("GET bar"), count.to_string());
+            count
         });
+        for round in 0..6 {
+            let (from, to) = if round % 2 == 0 { (one, two) } else { (two, one) };
+            if round < 4 {
+                assert_eq!(to.call(&format!("CLUSTER SETSLOT 5061 IMPORTING {}", from.id())), "OK");
+                assert_eq!(from.call(&format!("CLUSTER SETSLOT 5061 MIGRATING {}", to.id())), "OK");
+                let migrate = format!("MIGRATE 127.0.0.1 {} bar 0 5000", to.port);
+                wait_for("the key has moved", || matches!(&from.call(&migrate)[..], "OK" | "NOKEY"));
+                for node in [to, from] {
+                    assert_eq!(node.call(&format!("CLUSTER SETSLOT 5061 NODE {}", to.id())), "OK");
+                }
+            } else {
+                let migrate = format!("CLUSTER MIGRATESLOTS SLOTSRANGE 5061 5061 NODE {}", to.id());
+                assert_eq!(from.call(&migrate), "OK");
+            }
+            wait_for("it has moved", || to.call("GET bar").parse::<usize>().is_ok());
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        let count = writer.join().expect("no error");
+        assert_eq!(cluster.proxy.call("GET bar"), count.to_string());
     });
+}
+
+#[test]
+fn nodes_of_valkey_need_no_settings() {
+    let Some(valkey) = valkey() else { return };
+    let cluster = Cluster::of(&valkey, &["--cluster-databases", "16"]);
+    check_moves(&cluster);
+    // Links of their own carry another version of the protocol, and other databases.
+    let mut client = cluster.proxy.client_resp3();
+    for n in 0..20 {
+        let key = format!("hash{n}");
+        assert_eq!(query(&mut client, &["HSET", &key, "field", "value"]), Ok(Value::Int(1)));
+        let field = (Value::BulkString(b"field".into()), Value::BulkString(b"value".into()));
+        assert_eq!(query(&mut client, &["HGETALL", &key]), Ok(Value::Map(vec![field])));
+    }
+    let mut client = cluster.proxy.client();
+    assert_eq!(query(&mut client, &["SELECT", "3"]), Ok(Value::Okay));
+    assert_eq!(query(&mut client, &["DBSIZE"]), Ok(Value::Int(0)));
+    for n in 0..20 {
+        assert_eq!(query(&mut client, &["SET", &format!("key{n}"), "3"]), Ok(Value::Okay));
+    }
+    assert_eq!(query(&mut client, &["DBSIZE"]), Ok(Value::Int(20)));
+    assert_eq!(query(&mut cluster.proxy.client(), &["GET", "key1"]), Ok(Value::Nil));
 }
 
 #[test]

@@ -122,7 +122,16 @@ impl Node {
 
     /// A new connection.
     pub fn client(&self) -> redis::Connection {
-        let url = format!("redis://127.0.0.1:{}/", self.port);
+        self.client_of("")
+    }
+
+    /// A new connection that uses RESP3.
+    pub fn client_resp3(&self) -> redis::Connection {
+        self.client_of("?protocol=resp3")
+    }
+
+    fn client_of(&self, options: &str) -> redis::Connection {
+        let url = format!("redis://127.0.0.1:{}/{options}", self.port);
         let connection = redis::Client::open(url).and_then(|client| client.get_connection()).expect("a connection");
         connection.set_read_timeout(Some(WAIT_LIMIT)).expect("a timeout");
         connection
