@@ -313,10 +313,11 @@ impl Jobs {
         self.trim_log(0);
     }
 
-    /// A dump or the append-only file was loaded: a primary ends the imports that it found there.
+    /// A dump or the append-only file was loaded: a primary ends the imports that it found there. Those whose source is
+    /// connected have begun since.
     pub fn load_ended(&mut self, context: &Context<'_>) {
         if context.topology.is_primary() {
-            self.fail_all(Job::is_import, "Process restarted", context);
+            self.fail_all(|job| job.is_import() && job.tracking_only, "Process restarted", context);
         }
     }
 

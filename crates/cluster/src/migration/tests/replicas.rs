@@ -107,6 +107,18 @@ fn restarted_primary_deletes_the_keys_of_unfinished_imports() {
 }
 
 #[test]
+fn import_that_begins_right_after_the_load_goes_on() {
+    let mut world = World::migrating();
+    world.source.settings.prevent_pause = true;
+    world.run();
+    let (before, now_ms) = (world.target.state(), world.now_ms);
+    world.target.call(now_ms, |jobs, context| jobs.load_ended(context));
+    world.settle();
+    assert!(before.is_some() && world.target.state() == before, "{}", world.target.message());
+    assert_eq!(world.source.message(), "");
+}
+
+#[test]
 fn end_in_the_append_only_file_needs_no_cleaning() {
     let mut node = Node::new(1);
     let settings = Settings::default();
