@@ -8,18 +8,31 @@
 //! fastest; a shard with too many bytes gives the opposite.
 //!
 //! All pairs of a giving and a receiving shard migrate at the same time, each in batches of limited size.
+//!
+//! Measured loads are noisy, so small differences of shards do not count, and a migration that would relieve a shard of
+//! almost nothing is not begun. Slots without load and data would never move for their costs. They are divided by
+//! number, in the migrations that begin anyway, since they may have load later.
 
 use crate::estimate::Estimate;
 use crate::observation::{Observation, Phase, Shard, ShardId};
 use crate::policy::Policy;
 use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
 
 /// How far above the level a shard may be, as a factor, when slots move anyway.
 const TOLERANCE: f64 = 1.06;
 /// The same for stopping to move slots.
 const BALANCED: f64 = 1.12;
-/// Fractions of a capacity below which shards count as balanced.
-const IDLE: f64 = 0.25;
+/// Fraction of the planned load below which shards count as balanced.
+const IDLE: f64 = 0.5;
+/// Fraction of its cores that a shard must have above its part before slots move: less is noise of the measurement.
+const DIFFERENCE_MIN: f64 = 0.08;
+/// For how long shards must be uneven before slots move, unless one of them needs more capacity.
+const PERSISTENCE: Duration = Duration::from_secs(3);
+/// Fraction of a shard's cores that is worth a migration.
+const RELIEF_MIN: f64 = 0.01;
+/// Fraction of the mean cost of slots up to which a slot has no load, or no data.
+const EMPTY: f64 = 0.02;
 /// Fraction of a capacity that decides nothing.
 const NEGLIGIBLE: f64 = 0.02;
 /// Fraction of the planned memory from which on memory decides which slots move.
@@ -48,6 +61,10 @@ pub struct Balancer {
     is_balancing: bool,
     /// Slots that have moved since it began. If all could have moved, small differences are noise.
     moved: usize,
+    /// Whether migrations were limited since it began, so that small differences are what is left to do.
+    was_limited: bool,
+    /// Since when shards are uneven.
+    uneven_since: Option<Duration>,
 }
 
 /// A shard while slots are distributed. Index 0 of a pair is about cores, 1 about bytes.
@@ -63,6 +80,8 @@ struct Bin {
     /// What it should have.
     wanted: [f64; 2],
     slots: usize,
+    /// How many of the slots have neither load nor data.
+    empty_slots: usize,
     /// Migrations from it and to it.
     leaving_jobs: u32,
     arriving_jobs: u32,
@@ -83,6 +102,7 @@ impl Bin {
             hot: [0.0; 2],
             wanted: [0.0; 2],
             slots: 0,
+            empty_slots: 0,
             leaving_jobs: 0,
             arriving_jobs: 0,
         }
@@ -112,6 +132,12 @@ impl Balancer {
         self.is_balancing
     }
 
+    /// Notes that so many slots of the last migrations do not move yet. They will, even if the difference is small.
+    pub(crate) fn note_left_out(&mut self, slots: usize) {
+        self.was_limited = self.is_balancing;
+        self.moved = self.moved.saturating_sub(slots);
+    }
+
     /// The migrations to begin now.
     pub fn balance(
         &mut self,
@@ -121,14 +147,19 @@ impl Balancer {
         leaving: &BTreeSet<ShardId>,
     ) -> Vec<Batch> {
         let mut distribution = Distribution::new(observation, estimate, policy, leaving);
-        let is_completing = self.is_balancing && self.moved < observation.slots.len();
-        let is_due = distribution.is_due(policy, is_completing);
+        let is_completing = self.was_limited && self.moved < observation.slots.len();
+        distribution.is_completing = is_completing;
+        let urgency = distribution.urgency(policy, self.is_balancing);
+        self.uneven_since = urgency.map(|_| self.uneven_since.unwrap_or(observation.at));
+        let has_persisted = |since| observation.at.saturating_sub(since) >= PERSISTENCE;
+        let is_due = urgency == Some(Urgency::Now) || self.uneven_since.is_some_and(has_persisted);
         let must_leave = distribution.bins.iter().any(|bin| bin.is_leaving && bin.slots > 0);
         let batches = if is_due || must_leave { distribution.batches(policy, is_due) } else { Vec::new() };
         // Slots that are too large to be even do not keep it going.
         self.is_balancing = is_due && !(batches.is_empty() && observation.migrations.is_empty());
         let moving = batches.iter().map(|batch| batch.slots.len()).sum::<usize>();
         self.moved = if self.is_balancing { self.moved + moving } else { 0 };
+        self.was_limited = self.is_balancing && (self.was_limited || distribution.was_limited);
         batches
     }
 }
@@ -142,8 +173,21 @@ struct Distribution {
     is_moving: Vec<bool>,
     costs: Vec<[f64; 2]>,
     is_hot: Vec<bool>,
+    /// Whether slots have neither load nor data.
+    is_empty: Vec<bool>,
+    /// Whether migrations were limited earlier, and slots that should move have not had their turn yet.
+    is_completing: bool,
+    /// Whether more would move if migrations were not limited.
+    was_limited: bool,
     /// Whether shards have a limit of memory. Without one, all count as equally large.
     has_memory_limit: bool,
+}
+
+/// When slots should move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Urgency {
+    Now,
+    IfItPersists,
 }
 
 /// What decides which slots a shard gives.
@@ -187,10 +231,15 @@ impl Distribution {
         let workers = bins.iter().map(|bin| bin.capacity[0]).sum::<f64>() / bins.len().max(1) as f64;
         let threshold = hot_cores(policy, workers);
         let is_hot: Vec<bool> = costs.iter().map(|[cores, _]| *cores > threshold).collect();
+        let empty: [f64; 2] = std::array::from_fn(|resource| {
+            EMPTY * costs.iter().map(|cost| cost[resource]).sum::<f64>() / costs.len().max(1) as f64
+        });
+        let is_empty: Vec<bool> = costs.iter().map(|[cores, bytes]| *cores <= empty[0] && *bytes <= empty[1]).collect();
         for (slot, owner) in owners.iter().enumerate() {
             let Some(owner) = owner else { continue };
             let bin = &mut bins[*owner];
             bin.slots += 1;
+            bin.empty_slots += usize::from(is_empty[slot]);
             for (resource, cost) in costs[slot].into_iter().enumerate() {
                 bin.load[resource] += cost;
                 bin.hot[resource] += if is_hot[slot] { cost } else { 0.0 };
@@ -202,7 +251,18 @@ impl Distribution {
             bins.iter_mut().for_each(|bin| bin.capacity[1] = mean.max(1.0));
         }
         let levels = [0.0; 2];
-        let mut distribution = Distribution { bins, levels, owners, is_moving, costs, is_hot, has_memory_limit };
+        let mut distribution = Distribution {
+            bins,
+            levels,
+            owners,
+            is_moving,
+            costs,
+            is_hot,
+            is_empty,
+            is_completing: false,
+            was_limited: false,
+            has_memory_limit,
+        };
         distribution.level();
         distribution
     }
@@ -240,8 +300,8 @@ impl Distribution {
         }
     }
 
-    /// Whether staying shards are so uneven that slots should move.
-    fn is_due(&self, policy: &Policy, is_balancing: bool) -> bool {
+    /// Whether staying shards are so uneven that slots should move, and how soon.
+    fn urgency(&self, policy: &Policy, is_balancing: bool) -> Option<Urgency> {
         let limit = if is_balancing { BALANCED } else { policy.imbalance_max };
         let targets = [policy.busy_target, policy.memory_target];
         let staying = || self.bins.iter().filter(|bin| !bin.is_leaving);
@@ -251,15 +311,22 @@ impl Distribution {
             let wanted = bin.wanted[resource] / bin.capacity[resource];
             // Memory that is plentiful need not be even, but what has begun is completed.
             let least = match resource {
-                0 if is_balancing => NEGLIGIBLE,
-                1 if is_balancing && self.levels[0] <= NEGLIGIBLE => NEGLIGIBLE,
+                0 if self.is_completing => NEGLIGIBLE,
+                1 if self.is_completing && self.levels[0] <= NEGLIGIBLE => NEGLIGIBLE,
                 1 if self.has_memory_limit => TIGHT * targets[resource],
                 1 => f64::INFINITY,
-                _ => IDLE * targets[resource],
+                _ => (IDLE * targets[resource]).max(wanted + DIFFERENCE_MIN),
             };
             used > least && used > wanted * limit
         };
-        has_empty || staying().any(|bin| exceeds(bin, 0) || exceeds(bin, 1)) || self.next_isolation(policy).is_some()
+        let is_urgent = |bin: &Bin| {
+            exceeds(bin, 1)
+                || exceeds(bin, 0) && (self.is_completing || bin.load[0] > policy.busy_grow * bin.capacity[0])
+        };
+        if has_empty || staying().any(is_urgent) || self.next_isolation(policy).is_some() {
+            return Some(Urgency::Now);
+        }
+        staying().any(|bin| exceeds(bin, 0)).then_some(Urgency::IfItPersists)
     }
 
     /// A hot slot that a crowded shard should give to another one, with the index of that shard.
@@ -327,6 +394,13 @@ impl Distribution {
         slots.sort_by(order);
         let staying = self.bins.iter().filter(|bin| !bin.is_leaving).count().max(1);
         let count_max = if self.bins[from].is_leaving { slots.len().div_ceil(staying) } else { slots.len() };
+        let mut empty: Vec<usize> = slots.iter().copied().filter(|slot| self.is_empty[*slot]).collect();
+        if self.bins[from].is_leaving || criterion == Criterion::Count {
+            empty.clear();
+        }
+        if !empty.is_empty() {
+            slots.retain(|slot| !self.is_empty[*slot]);
+        }
         let mut used: BTreeSet<usize> = BTreeSet::new();
         while self.bins[from].leaving_jobs < policy.migrations_per_shard_max {
             let receivers = (0..self.bins.len()).filter(|to| {
@@ -339,6 +413,9 @@ impl Distribution {
             let room = |to: &usize| self.bins[*to].relative_room(self.levels);
             let Some(to) = receivers.max_by(|one, other| room(one).total_cmp(&room(other))) else { break };
             used.insert(to);
+            if !self.is_worthwhile(from, to, criterion) {
+                continue;
+            }
             let (mut taken, mut bytes) = (Vec::new(), 0.0);
             while bytes < policy.migration_bytes_max as f64
                 && taken.len() < count_max
@@ -350,6 +427,20 @@ impl Distribution {
                 self.take(slot, to);
                 taken.push(slot as u16);
             }
+            self.was_limited |= bytes >= policy.migration_bytes_max as f64;
+            if taken.is_empty() && self.bins[to].slots > 0 {
+                continue;
+            }
+            let part = self.bins.iter().map(|bin| bin.empty_slots).sum::<usize>().div_ceil(staying);
+            let is_uneven = |giver: &Bin, receiver: &Bin| {
+                giver.empty_slots > part && receiver.empty_slots < part || receiver.slots == 0 && giver.slots > 1
+            };
+            while is_uneven(&self.bins[from], &self.bins[to])
+                && let Some(slot) = empty.pop()
+            {
+                self.take(slot, to);
+                taken.push(slot as u16);
+            }
             if taken.is_empty() {
                 continue;
             }
@@ -357,6 +448,18 @@ impl Distribution {
             let reason = self.reason(from, to, criterion);
             batches.push(self.batch(from, to, taken, reason));
         }
+        self.was_limited |= self.bins[from].leaving_jobs >= policy.migrations_per_shard_max;
+    }
+
+    /// Whether a migration can relieve its source of more than almost nothing.
+    fn is_worthwhile(&self, from: usize, to: usize, criterion: Criterion) -> bool {
+        let (giver, receiver) = (&self.bins[from], &self.bins[to]);
+        giver.is_leaving
+            || receiver.slots == 0
+            || self.is_completing
+            || criterion != Criterion::Resource(0)
+            || giver.excess(0) >= RELIEF_MIN * giver.capacity[0]
+                && receiver.room(0) >= RELIEF_MIN * receiver.capacity[0]
     }
 
     fn criterion(&self, from: usize, policy: &Policy) -> Criterion {
@@ -399,10 +502,13 @@ impl Distribution {
 
     /// Changes the owner of a slot.
     fn take(&mut self, slot: usize, to: usize) {
-        let is_hot = self.is_hot[slot];
+        let (is_hot, is_empty) = (self.is_hot[slot], self.is_empty[slot]);
         for (bin, sign) in self.owners[slot].map(|from| (from, -1.0)).into_iter().chain([(to, 1.0)]) {
             let bin = &mut self.bins[bin];
             bin.slots = if sign > 0.0 { bin.slots + 1 } else { bin.slots - 1 };
+            if is_empty {
+                bin.empty_slots = if sign > 0.0 { bin.empty_slots + 1 } else { bin.empty_slots - 1 };
+            }
             for (resource, cost) in self.costs[slot].into_iter().enumerate() {
                 bin.load[resource] += sign * cost;
                 bin.hot[resource] += if is_hot { sign * cost } else { 0.0 };

@@ -3,7 +3,8 @@
 use kvick_planner::simulation::curves::{CURVES, Curve, DOUBLING, JUMP};
 use kvick_planner::simulation::threshold::Threshold;
 use kvick_planner::simulation::{NodeModel, Outcome, Settings, run};
-use kvick_planner::{Planner, Policy};
+use kvick_planner::{Action, Observation, Phase, Planner, Policy, Shard, ShardId, Slot};
+use std::time::Duration;
 
 fn planned(curve: &Curve, settings: &Settings, policy: Policy) -> Outcome {
     run(curve, settings, &mut Planner::new(policy))
@@ -129,7 +130,69 @@ fn slow_starts_are_forecast() {
         hot: Vec::new(),
     });
     let settings = Settings { model: NodeModel { start_s: 20.0, ..NodeModel::default() }, ..coarse() };
-    let outcome =
-        planned(&SLOW, &settings, Policy { start_time: std::time::Duration::from_secs(20), ..Policy::default() });
+    let outcome = planned(&SLOW, &settings, Policy { start_time: Duration::from_secs(20), ..Policy::default() });
     assert!(outcome.short_s <= 10.0, "{} s", outcome.short_s);
+}
+
+/// Three shards with one worker each at 7 to 32 percent, measured with noise. The second and the third are new, and of
+/// the 16,384 slots only 2,000 have load. Returns the migrations of two minutes, with their time, and the slots of each
+/// shard at the end.
+fn migrations_at_low_load() -> (Vec<(u64, usize)>, [usize; 3]) {
+    let mut owners = vec![ShardId(0); 16_384];
+    let mut random = 1_u64;
+    let mut noise = || {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) as f64 / f64::from(1_u32 << 31)
+    };
+    let mut planner = Planner::new(Policy { shards_min: 3, shards_max: 3, ..Policy::default() });
+    let mut migrations = Vec::new();
+    for second in 0..120 {
+        let slots: Vec<Slot> = (0..16_384)
+            .map(|slot| {
+                let (cpu_cores, bytes) = if slot % 8 == 0 { (noise() * 1e-4, 4096) } else { (0.0, 0) };
+                Slot { owner: Some(owners[slot]), cpu_cores, bytes }
+            })
+            .collect();
+        let shards = (0..3).map(|id| {
+            let has_slots = owners.contains(&ShardId(id));
+            Shard {
+                id: ShardId(id),
+                phase: Phase::Serving,
+                workers: 1,
+                workers_max: 1,
+                busy_cores: if has_slots { 0.07 + 0.25 * noise() } else { 0.0 },
+                queue_delay: Duration::ZERO,
+                traffic_bytes_s: 0.0,
+                traffic_bytes_s_max: 0.0,
+                memory_bytes: 0,
+                memory_bytes_max: 0,
+                read_ratio: 0.5,
+                replicas: 0,
+            }
+        });
+        let at = Duration::from_secs(second);
+        let observation = Observation { at, shards: shards.collect(), slots, migrations: Vec::new() };
+        for step in planner.plan(&observation).steps {
+            if let Action::Move { to, slots, .. } = step.action {
+                slots.iter().for_each(|slot| owners[usize::from(*slot)] = to);
+                migrations.push((second, slots.len()));
+            }
+        }
+    }
+    let count = |id: u32| owners.iter().filter(|owner| **owner == ShardId(id)).count();
+    (migrations, [count(0), count(1), count(2)])
+}
+
+#[test]
+fn noise_at_low_load_moves_no_slots() {
+    let (migrations, _) = migrations_at_low_load();
+    // Each new shard gets its part at once.
+    assert_eq!(migrations.iter().map(|(second, _)| *second).collect::<Vec<u64>>(), [0, 0], "{migrations:?}");
+    assert!(migrations.iter().all(|(_, slots)| *slots > 1000), "{migrations:?}");
+}
+
+#[test]
+fn slots_without_load_are_divided_as_well() {
+    let (_, slots) = migrations_at_low_load();
+    assert!(slots.iter().all(|slots| (4000..7000).contains(slots)), "{slots:?}");
 }

@@ -94,9 +94,11 @@ impl Controller for OnePair {
         }
         let policy = Policy { migration_bytes_max: u64::MAX, ..Policy::default() };
         let estimate = self.estimator.observe(observation, &policy);
-        let first = self.balancer.balance(observation, &estimate, &policy, &BTreeSet::new()).into_iter().next();
-        if let Some(mut batch) = first {
+        let batches = self.balancer.balance(observation, &estimate, &policy, &BTreeSet::new());
+        let planned: usize = batches.iter().map(|batch| batch.slots.len()).sum();
+        if let Some(mut batch) = batches.into_iter().next() {
             batch.slots.truncate(400);
+            self.balancer.note_left_out(planned - batch.slots.len());
             let bytes = batch.slots.iter().map(|slot| observation.slots[usize::from(*slot)].bytes).sum();
             plan.push(Action::Move { from: batch.from, to: batch.to, slots: batch.slots, bytes }, batch.reason);
         }
