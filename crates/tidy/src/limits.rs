@@ -29,7 +29,7 @@ impl Default for Limits {
         Limits {
             layers: &[
                 &["resp", "usage", "metrics", "load", "planner"],
-                &["store"],
+                &["store", "operator"],
                 &["rdb", "script", "runtime", "cluster", "forward"],
                 &["commands", "config", "http", "otlp", "simulator"],
                 &["core", "process", "page"],

@@ -1,0 +1,46 @@
+//! The trait of what starts and stops the nodes of a cluster. [`crate::local`] implements it with processes.
+
+use kvick_planner::ShardId;
+use std::io;
+
+/// A node that the backend runs, or should run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Its name. It is never used for another node.
+    pub name: String,
+    /// Its shard.
+    pub shard: ShardId,
+    /// Where clients connect.
+    pub host: String,
+    /// See `host`.
+    pub port: u16,
+    /// Port of the cluster bus.
+    pub bus_port: u16,
+    /// Whether its shard is being drained.
+    pub is_leaving: bool,
+    /// Whether its process runs.
+    pub is_running: bool,
+}
+
+impl Member {
+    /// Host and port.
+    pub fn endpoint(&self) -> String {
+        format!("{}:{}", self.host, self.port)
+    }
+}
+
+/// Starts and stops nodes. What it knows outlives the operator, so that another one can continue.
+pub trait Backend {
+    /// All nodes, in the order of their names.
+    fn list(&mut self) -> io::Result<Vec<Member>>;
+    /// A number for a new shard.
+    fn new_shard(&mut self) -> io::Result<ShardId>;
+    /// Starts a new node. It need not answer yet.
+    fn start(&mut self, shard: ShardId) -> io::Result<Member>;
+    /// Starts a node again whose process has ended, with its data.
+    fn restart(&mut self, name: &str) -> io::Result<()>;
+    /// Ends the process of a node, and deletes its data.
+    fn remove(&mut self, name: &str) -> io::Result<()>;
+    /// Notes that a shard is being drained, or no longer.
+    fn set_leaving(&mut self, shard: ShardId, is_leaving: bool) -> io::Result<()>;
+}
