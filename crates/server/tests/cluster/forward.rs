@@ -398,11 +398,20 @@ fn check_moves(cluster: &Cluster) {
                 assert_eq!(from.call(&migrate), "OK");
             }
             wait_for("it has moved", || to.call("GET bar").parse::<usize>().is_ok());
+            // SETSLOT takes an epoch above those that the node knows: it has to know that of the last owner.
+            let epoch = |of: &Node, by: &Node| config_epoch(&by.call("CLUSTER NODES"), &of.id());
+            wait_for("the epoch is known", || epoch(to, from) == epoch(to, to));
         }
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
         let count = writer.join().expect("no error");
         assert_eq!(cluster.proxy.call("GET bar"), count.to_string());
     });
+}
+
+/// The config epoch of a node in the reply to CLUSTER NODES.
+fn config_epoch(nodes: &str, id: &str) -> Option<String> {
+    let line = nodes.lines().find(|line| line.starts_with(id))?;
+    line.split(' ').nth(6).map(str::to_owned)
 }
 
 #[test]
