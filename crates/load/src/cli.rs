@@ -343,7 +343,7 @@ impl Cli {
                 Ok(ExitCode::SUCCESS)
             }
             Action::Print { page, subcommand } => {
-                let written = pages::write(page, subcommand.as_deref(), &mut std::io::stdout().lock());
+                let written = pages::write::<Cli>(page, subcommand.as_deref(), &mut std::io::stdout().lock());
                 written.map_err(|error| text(&error))?;
                 Ok(ExitCode::SUCCESS)
             }

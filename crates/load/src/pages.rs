@@ -1,6 +1,5 @@
 //! The manual pages and shell completions, from the same description as `--help`.
 
-use crate::cli::Cli;
 use clap::{CommandFactory, ValueEnum};
 use clap_complete::{Shell, generate};
 use clap_mangen::Man;
@@ -19,12 +18,13 @@ pub enum Page {
     Fish,
 }
 
-/// Writes a page; of manual pages that of the program, or of one of its subcommands.
+/// Writes a page of the program whose command line is `C`; of manual pages that of the program, or of one of its
+/// subcommands.
 ///
 /// # Errors
 /// If there is no such subcommand, or if writing fails.
-pub fn write(page: Page, subcommand: Option<&str>, out: &mut dyn io::Write) -> io::Result<()> {
-    let mut command = Cli::command();
+pub fn write<C: CommandFactory>(page: Page, subcommand: Option<&str>, out: &mut dyn io::Write) -> io::Result<()> {
+    let mut command = C::command();
     let name = command.get_name().to_owned();
     let shell = match page {
         Page::Man => {
@@ -46,10 +46,11 @@ pub fn write(page: Page, subcommand: Option<&str>, out: &mut dyn io::Write) -> i
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::Cli;
 
     fn page(page: Page, subcommand: Option<&str>) -> String {
         let mut text = Vec::new();
-        write(page, subcommand, &mut text).expect("a page");
+        write::<Cli>(page, subcommand, &mut text).expect("a page");
         String::from_utf8(text).expect("text")
     }
 
@@ -60,6 +61,6 @@ mod tests {
         for shell in [Page::Bash, Page::Zsh, Page::Fish] {
             assert!(page(shell, None).contains("value-size"), "{shell:?}");
         }
-        assert!(write(Page::Man, Some("nosuch"), &mut Vec::new()).is_err());
+        assert!(write::<Cli>(Page::Man, Some("nosuch"), &mut Vec::new()).is_err());
     }
 }

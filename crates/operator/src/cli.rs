@@ -1,9 +1,9 @@
 //! The command line.
 
-use crate::pages::{self, Page};
 use crate::run;
 use crate::view::{Lines, Screen};
 use clap::{Parser, Subcommand};
+use kvick_load::pages::{self, Page};
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 
@@ -59,7 +59,24 @@ impl Cli {
                 }
                 run::run(&file, &mut Screen::new()?)
             }
-            Action::Print { page, subcommand } => pages::write(page, subcommand.as_deref(), &mut io::stdout()),
+            Action::Print { page, subcommand } => pages::write::<Cli>(page, subcommand.as_deref(), &mut io::stdout()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_name_options_and_subcommands() {
+        let page = |page, subcommand| {
+            let mut text = Vec::new();
+            pages::write::<Cli>(page, subcommand, &mut text).expect("a page");
+            String::from_utf8(text).expect("text")
+        };
+        assert!(page(Page::Man, None).contains("kvick\\-operator\\-local(1)"));
+        assert!(page(Page::Man, Some("local")).contains("plain"));
+        assert!(page(Page::Bash, None).contains("plain"));
     }
 }

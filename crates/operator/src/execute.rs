@@ -7,7 +7,7 @@ use crate::state::State;
 use std::fmt::{self, Display, Formatter};
 use std::io;
 
-/// Carries an operation out, as far as it can be at once.
+/// Starts an operation. Joins, migrations and promotions complete later.
 ///
 /// # Errors
 /// If the backend or the node refuses. The operation is planned again if it is still needed.

@@ -15,7 +15,6 @@ pub mod config;
 pub mod execute;
 pub mod local;
 pub mod observe;
-pub mod pages;
 pub mod reconcile;
 pub mod run;
 pub mod state;

@@ -21,7 +21,7 @@ pub struct Peer {
     pub primary: Option<String>,
     /// Whether its ID is only provisional.
     pub is_handshake: bool,
-    /// Whether it does not answer, as far as that node knows.
+    /// Whether that node has marked it as failed (FAIL, not PFAIL).
     pub has_failed: bool,
     /// Its config epoch.
     pub epoch: u64,
@@ -38,7 +38,7 @@ pub struct Export {
     pub slots: Vec<u16>,
     /// Where the migration is, in the words of CLUSTER GETSLOTMIGRATIONS.
     pub state: String,
-    /// Bytes that are left to send, as far as known.
+    /// Bytes left to send, as its source last reported.
     pub left_bytes: u64,
 }
 

@@ -1,8 +1,8 @@
 //! Extrapolates a quantity to the time when new capacity will be ready.
 //!
 //! The trend is a straight line through the samples of the last seconds, by least squares, and also a line through
-//! their logarithms, for loads that double. A trend counts only as far as it exceeds twice its standard error, so noise
-//! is not growth. Falling quantities are not extrapolated: capacity that is left over costs little.
+//! their logarithms, for loads that double. Only the part of a trend counts that exceeds twice its standard error, so
+//! noise is not growth. Falling quantities are not extrapolated: capacity that is left over costs little.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -30,7 +30,7 @@ pub struct Parked {
 }
 
 /// The reply to EXEC if a watched key has changed.
-fn null_array(version: Version) -> &'static [u8] {
+pub(super) fn null_array(version: Version) -> &'static [u8] {
     if version == Version::Resp3 { b"_\r\n" } else { b"*-1\r\n" }
 }
 

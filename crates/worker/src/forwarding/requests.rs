@@ -1,5 +1,6 @@
 //! Sends requests to the nodes that execute them.
 
+use super::answers::null_array;
 use super::links::Peer;
 use super::{Forwarded, Waits};
 use crate::Worker;
@@ -268,8 +269,7 @@ impl Worker {
             if let Some(forwarded) = self.forwarded(token) {
                 (forwarded.watches, forwarded.watch_lost) = (0, false);
             }
-            let null: &[u8] = if version == kvick_resp::Version::Resp3 { b"_\r\n" } else { b"*-1\r\n" };
-            self.answer_now(sending, null.to_vec());
+            self.answer_now(sending, null_array(version).to_vec());
             return Ok(Sent::Yes);
         }
         let Some(ticket) = self.expect(sending, Some(slot), None) else { return Ok(Sent::Yes) };
