@@ -162,6 +162,7 @@ fn metrics_have_the_values_of_info() {
         ask::<()>(&mut client, &format!("GET key:{}", n / 2));
     }
     assert!(try_ask::<()>(&mut client, "NOSUCH").is_err());
+    wait_until("all writes are in the append-only file", || info(&mut client)["aof_buffer_length"] == "0");
     let (fields, page) = (info(&mut client), Page::scrape(port));
     let mut compared = 0;
     for row in TABLE.lines().filter(|line| line.starts_with("| `")) {
