@@ -388,7 +388,8 @@ impl EventLoop {
             }
             bus.mailbox.wake();
         };
-        bus.saver.save(bus.content(), sync, durable, done);
+        let (content, is_also_durable) = bus.shared.lock().take_saves(bus.now());
+        bus.saver.save(content, sync || is_also_durable, durable, done);
         self.saving = Some(progress);
     }
 

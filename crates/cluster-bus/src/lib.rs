@@ -106,6 +106,27 @@ struct Shared {
     links: HashMap<LinkId, usize>,
 }
 
+impl Shared {
+    /// The content of `nodes.conf`.
+    fn content(&self, now: Now) -> Vec<u8> {
+        // Texts that cannot be written are refused when they are set.
+        self.cluster.config_content(now).unwrap_or_default().into()
+    }
+
+    /// Removes all saves from the queue. Returns the content that covers them, and whether one of them must be durable.
+    /// If each was synced on its own, frames behind many of them would wait for so long that other nodes took this one
+    /// for dead.
+    fn take_saves(&mut self, now: Now) -> (Vec<u8>, bool) {
+        let mut is_durable = false;
+        self.actions.retain(|action| {
+            let Action::Save { sync } = action else { return true };
+            is_durable |= *sync;
+            false
+        });
+        (self.content(now), is_durable)
+    }
+}
+
 impl Bus {
     /// Creates the bus; its thread begins with [`Bus::run`]. Lives as long as the process.
     pub fn leak(start: Start) -> io::Result<(&'static Bus, Thread)> {
@@ -183,8 +204,7 @@ impl Bus {
     }
 
     fn content(&self) -> Vec<u8> {
-        // Texts that cannot be written are refused when they are set.
-        self.shared.lock().cluster.config_content(self.now()).unwrap_or_default().into()
+        self.shared.lock().content(self.now())
     }
 
     /// Bytes of memory that the buffers of all links take.
@@ -226,6 +246,7 @@ mod tests {
     use super::*;
     use kvick_cluster::nodes_conf::NodesConf;
     use kvick_cluster::state::Settings;
+    use std::sync::Arc;
 
     /// A replica of a primary that is not there.
     const REPLICA: &str = "\
@@ -258,14 +279,31 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_role_changes_together_with_the_slot_map() {
+    fn bus() -> &'static Bus {
         let dir = tempfile::tempdir().expect("a directory");
         let (file, _) = NodesFile::open(&dir.path().join("nodes.conf")).expect("a new file");
         let (conf, _) = NodesConf::parse(REPLICA.as_bytes(), false).expect("a valid file");
         let cluster = Cluster::new(Some(&conf), Settings::default(), 1, Now { mono_ms: 0, unix_ms: 0 });
         let start = Start { cluster, file, listeners: vec![], source: None, tls: None, tolerates_failed_saves: false };
-        let (bus, _thread) = Bus::leak(start).expect("a bus");
+        Bus::leak(start).expect("a bus").0
+    }
+
+    #[test]
+    fn saves_that_wait_are_one() {
+        let bus = bus();
+        let mut shared = bus.shared.lock();
+        let send = |number| Action::Send { link: LinkId(number), frame: Arc::from([0; 4]) };
+        let (first, last) = (Action::Save { sync: false }, Action::Save { sync: true });
+        shared.actions.extend([first.clone(), send(1), last, send(2), first]);
+        let (content, is_durable) = shared.take_saves(bus.now());
+        assert!(is_durable && content.starts_with(b"1111"));
+        assert_eq!(shared.actions, [send(1), send(2)]);
+        assert!(!shared.take_saves(bus.now()).1);
+    }
+
+    #[test]
+    fn a_role_changes_together_with_the_slot_map() {
+        let bus = bus();
         let host: &'static Recorder = Box::leak(Box::default());
         assert!(bus.host.set(host).is_ok());
         bus.with(|_, _| {});

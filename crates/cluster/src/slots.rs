@@ -19,9 +19,15 @@ const WORD: u16 = 64;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SlotsRef<'a>(&'a [u8; SLOTS_BYTES]);
 
-/// A set of slots.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Slots([u8; SLOTS_BYTES]);
+/// A set of slots. The empty set takes no memory of its own: replicas, which are most nodes of a large cluster, own none.
+#[derive(Clone)]
+pub struct Slots(Option<Box<Bitmap>>);
+
+/// A bit for each slot.
+type Bitmap = [u8; SLOTS_BYTES];
+
+/// The bitmap of the empty set.
+static NO_SLOTS: Bitmap = [0; SLOTS_BYTES];
 
 /// The slots of a set as ranges: ascending, disjoint, with a gap between each two. See [`SlotsRef::ranges`].
 #[derive(Clone, Debug)]
@@ -43,7 +49,7 @@ impl<'a> SlotsRef<'a> {
 
     /// A copy.
     pub fn to_slots(self) -> Slots {
-        Slots(*self.0)
+        if self.is_empty() { Slots::EMPTY } else { Slots(Some(Box::new(*self.0))) }
     }
 
     /// Whether the slot is in the set. False for numbers from [`SLOT_COUNT`] on.
@@ -118,14 +124,16 @@ impl Iterator for SlotRanges<'_> {
 
 impl Slots {
     /// The set without slots.
-    pub const EMPTY: Slots = Slots([0; SLOTS_BYTES]);
+    pub const EMPTY: Slots = Slots(None);
 
     /// The set with all slots.
-    pub const ALL: Slots = Slots([0xff; SLOTS_BYTES]);
+    pub fn all() -> Slots {
+        Slots(Some(Box::new([0xff; SLOTS_BYTES])))
+    }
 
     /// The set, borrowed.
     pub fn view(&self) -> SlotsRef<'_> {
-        SlotsRef(&self.0)
+        SlotsRef(self.0.as_deref().unwrap_or(&NO_SLOTS))
     }
 
     /// Adds a slot. Returns whether the set lacked it. Numbers from [`SLOT_COUNT`] on are ignored.
@@ -140,15 +148,18 @@ impl Slots {
 
     /// Adds all slots of another set.
     pub fn insert_all(&mut self, other: SlotsRef<'_>) {
-        for (byte, other) in self.0.iter_mut().zip(other.0) {
-            *byte |= other;
+        match &mut self.0 {
+            Some(bitmap) => bitmap.iter_mut().zip(other.0).for_each(|(byte, other)| *byte |= other),
+            None => *self = other.to_slots(),
         }
     }
 
     /// Removes all slots of another set.
     pub fn remove_all(&mut self, other: SlotsRef<'_>) {
-        for (byte, other) in self.0.iter_mut().zip(other.0) {
-            *byte &= !other;
+        let Some(bitmap) = &mut self.0 else { return };
+        bitmap.iter_mut().zip(other.0).for_each(|(byte, other)| *byte &= !other);
+        if self.is_empty() {
+            self.0 = None;
         }
     }
 
@@ -179,13 +190,24 @@ impl Slots {
 
     /// Adds or removes a slot. Returns whether that changed the set.
     fn set(&mut self, slot: u16, member: bool) -> bool {
-        let Some(byte) = self.0.get_mut(usize::from(slot / 8)) else { return false };
+        if slot >= SLOT_COUNT || (self.0.is_none() && !member) {
+            return false;
+        }
+        let byte = &mut self.0.get_or_insert_with(|| Box::new(NO_SLOTS))[usize::from(slot / 8)];
         let bit = 1 << (slot % 8);
         let before = *byte;
         *byte = if member { before | bit } else { before & !bit };
         *byte != before
     }
 }
+
+impl PartialEq for Slots {
+    fn eq(&self, other: &Slots) -> bool {
+        self.view() == other.view()
+    }
+}
+
+impl Eq for Slots {}
 
 impl Default for Slots {
     fn default() -> Slots {
@@ -230,9 +252,9 @@ mod tests {
 
     #[test]
     fn ranges_reach_both_ends() {
-        assert_eq!(Slots::ALL.ranges().collect::<Vec<_>>(), [0..=SLOT_COUNT - 1]);
+        assert_eq!(Slots::all().ranges().collect::<Vec<_>>(), [0..=SLOT_COUNT - 1]);
         assert_eq!(Slots::EMPTY.ranges().next(), None);
-        assert_eq!(Slots::ALL.len(), usize::from(SLOT_COUNT));
+        assert_eq!(Slots::all().len(), usize::from(SLOT_COUNT));
         let slots = Slots::from_iter((0..=63).chain(65..=200).chain([SLOT_COUNT - 1]));
         assert_eq!(slots.ranges().collect::<Vec<_>>(), [0..=63, 65..=200, SLOT_COUNT - 1..=SLOT_COUNT - 1]);
     }

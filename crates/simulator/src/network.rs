@@ -73,6 +73,10 @@ impl Direction {
     pub(crate) fn pop(&mut self) -> Option<Item> {
         let (_, item) = self.queue.pop_front()?;
         self.bytes -= item.frame_bytes();
+        if self.queue.is_empty() {
+            // There are two directions per pair of nodes, and nearly all are empty most of the time.
+            self.queue = VecDeque::new();
+        }
         Some(item)
     }
 

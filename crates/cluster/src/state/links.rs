@@ -37,6 +37,10 @@ pub enum LinkDirections {
     All,
 }
 
+/// What a queue without messages counts for `cluster-link-sendbuf-limit`, as in Valkey: a limit below this closes all
+/// links again and again, which is a way to reset them.
+const EMPTY_QUEUE_BYTES: u64 = 48;
+
 /// All links. Their order means nothing.
 pub(super) type Links = HashMap<LinkId, Link, NameHash>;
 
@@ -183,8 +187,11 @@ impl Cluster {
             return;
         }
         for id in [self.nodes[key].link, self.nodes[key].inbound].into_iter().flatten() {
-            let Some(link) = self.links.get(&id).filter(|link| link.queued_bytes > limit) else { continue };
-            let (direction, bytes) = (if link.inbound { "from" } else { "to" }, link.queued_bytes);
+            let Some(link) = self.links.get(&id) else { continue };
+            let (direction, bytes) = (if link.inbound { "from" } else { "to" }, link.queued_bytes + EMPTY_QUEUE_BYTES);
+            if bytes <= limit {
+                continue;
+            }
             log!(
                 self,
                 Warning,

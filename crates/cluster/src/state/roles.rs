@@ -219,7 +219,7 @@ impl Cluster {
     /// Shard channels are served only by the shard that owns their slot.
     fn drop_foreign_channels(&mut self) {
         let Some(primary) = self.me().replica_of else { return };
-        let mut foreign = crate::slots::Slots::ALL;
+        let mut foreign = crate::slots::Slots::all();
         foreign.remove_all(self.nodes[primary].slots.view());
         self.dropped_channels.insert_all(foreign.view());
     }

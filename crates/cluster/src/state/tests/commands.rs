@@ -147,6 +147,11 @@ fn links_are_listed_limited_and_killed() {
     net.run(1_000);
     assert_eq!(net.hosts[0].cluster.links().len(), 4);
     assert!(net.all_ok());
+    // Even an empty queue is above this limit.
+    let settings = Settings { link_send_buffer_limit: 1, ..self::settings() };
+    net.command(0, |cluster, _| cluster.set_settings(settings));
+    net.run(100);
+    assert_eq!(net.hosts[0].cluster.statistics().links_over_limit, 5);
 }
 
 #[test]

@@ -185,7 +185,7 @@ fn a_stranger_changes_nothing() {
     let mut net = Net::cluster(3, 1);
     let before = stored_state(&net.hosts[0].cluster);
     let stranger: NodeId = "b".repeat(40).parse().expect("a name");
-    let slots = Slots::ALL;
+    let slots = Slots::all();
     let header = Header {
         current_epoch: 1_000,
         config_epoch: 1_000,
@@ -250,7 +250,7 @@ fn a_stranger_changes_nothing() {
 #[test]
 fn a_stranger_that_meets_is_only_connected_to() {
     let mut net = Net::cluster(3, 0);
-    let slots = Slots::ALL;
+    let slots = Slots::all();
     let header = Header {
         current_epoch: 1_000,
         config_epoch: 1_000,
