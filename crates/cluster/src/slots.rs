@@ -19,7 +19,7 @@ const WORD: u16 = 64;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SlotsRef<'a>(&'a [u8; SLOTS_BYTES]);
 
-/// A set of slots. The empty set takes no memory of its own: replicas, which are most nodes of a large cluster, own none.
+/// A set of slots. The empty set takes no memory of its own: replicas, which are most nodes of a cluster, own none.
 #[derive(Clone)]
 pub struct Slots(Option<Box<Bitmap>>);
 

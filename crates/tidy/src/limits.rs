@@ -31,7 +31,7 @@ impl Default for Limits {
                 &["resp", "usage", "metrics", "load", "planner"],
                 &["store", "operator"],
                 &["rdb", "script", "runtime", "cluster", "forward"],
-                &["commands", "config", "http", "otlp", "simulator"],
+                &["commands", "config", "http", "otlp", "simulator", "backup"],
                 &["core", "process", "page"],
                 &["acl", "scripting", "net"],
                 &["durability", "cluster-bus"],
