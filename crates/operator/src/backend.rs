@@ -1,25 +1,36 @@
-//! The trait of what starts and stops the nodes of a cluster. [`crate::local`] implements it with processes.
+//! The trait of what starts and stops the nodes of a cluster. [`crate::local`] implements it with processes, the crate
+//! `kvick-operator-kube` with pods.
 
 use kvick_planner::ShardId;
 use std::io;
 
 /// A node that the backend runs, or should run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Member {
     /// Its name. It is never used for another node.
     pub name: String,
     /// Its shard.
     pub shard: ShardId,
-    /// Where clients connect.
+    /// Where clients connect. Empty if it has no address now.
     pub host: String,
     /// See `host`.
     pub port: u16,
     /// Port of the cluster bus.
     pub bus_port: u16,
+    /// The host name that it announces to the others, which stays the same when its address changes; or empty.
+    pub hostname: String,
     /// Whether its shard is being drained.
     pub is_leaving: bool,
     /// Whether its process runs.
     pub is_running: bool,
+    /// Whether its process has been asked to end.
+    pub is_ending: bool,
+    /// Whether its process is started again without the operator when it has ended.
+    pub restarts_itself: bool,
+    /// Whether it would have lost its data after a replacement.
+    pub restarts_empty: bool,
+    /// Whether it was started with settings that have changed since.
+    pub is_outdated: bool,
 }
 
 impl Member {
@@ -39,6 +50,8 @@ pub trait Backend {
     fn start(&mut self, shard: ShardId) -> io::Result<Member>;
     /// Starts a node again whose process has ended, with its data.
     fn restart(&mut self, name: &str) -> io::Result<()>;
+    /// Ends the process of a node, so that it starts again with the settings of now and its data.
+    fn replace(&mut self, name: &str) -> io::Result<()>;
     /// Ends the process of a node, and deletes its data.
     fn remove(&mut self, name: &str) -> io::Result<()>;
     /// Notes that a shard is being drained, or no longer.

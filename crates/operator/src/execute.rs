@@ -25,6 +25,7 @@ pub fn execute(
         }
         Operation::StartReplica(shard) => backend.start(*shard).map(drop),
         Operation::Restart(name) => backend.restart(name),
+        Operation::Replace(name) => backend.replace(name),
         Operation::Remove(name) => backend.remove(name),
         Operation::SetLeaving(shard, is_leaving) => backend.set_leaving(*shard, *is_leaving),
         Operation::Meet(name, other) => {
@@ -39,6 +40,7 @@ pub fn execute(
             send(name, request)
         }
         Operation::TakeOver(name) => send(name, words(&["CLUSTER", "FAILOVER", "TAKEOVER"])),
+        Operation::Failover(name) => send(name, words(&["CLUSTER", "FAILOVER"])),
         Operation::Forget(name, id) => send(name, words(&["CLUSTER", "FORGET", id])),
         Operation::SetWorkers(name, workers) => {
             send(name, words(&["CONFIG", "SET", "io-threads", &workers.to_string()]))
@@ -68,6 +70,7 @@ impl Display for Operation {
             Operation::StartShard => write!(f, "start a shard"),
             Operation::StartReplica(shard) => write!(f, "start a replica of {shard}"),
             Operation::Restart(name) => write!(f, "restart {name}"),
+            Operation::Replace(name) => write!(f, "replace {name}"),
             Operation::Remove(name) => write!(f, "remove {name}"),
             Operation::SetLeaving(shard, true) => write!(f, "drain {shard}"),
             Operation::SetLeaving(shard, false) => write!(f, "keep {shard}"),
@@ -76,6 +79,7 @@ impl Display for Operation {
             Operation::Replicate(name, id) => write!(f, "make {name} a replica of {id:.8}"),
             Operation::Migrate(name, ranges, id) => write!(f, "move {} slots from {name} to {id:.8}", count(ranges)),
             Operation::TakeOver(name) => write!(f, "promote {name}"),
+            Operation::Failover(name) => write!(f, "hand over to {name}"),
             Operation::Forget(name, id) => write!(f, "forget {id:.8} on {name}"),
             Operation::SetWorkers(name, workers) => write!(f, "set the workers of {name} to {workers}"),
         }

@@ -6,11 +6,10 @@
 //! continues where the last one stopped. What must outlive the operator is kept by the backend: which nodes belong to
 //! which shard, and which shards are leaving.
 //!
-//! [`local`] is the backend of `kvick-operator local`: processes of this machine. Another one implements
-//! [`backend::Backend`] beside it.
+//! [`local`] is the backend of `kvick-operator local`: processes of this machine. The crate
+//! `kvick-operator-kube` has the one of pods, and the program.
 
 pub mod backend;
-pub mod cli;
 pub mod config;
 pub mod execute;
 pub mod local;

@@ -225,6 +225,7 @@ impl Backend for Local {
             port: record.port,
             bus_port: record.port + BUS_OFFSET,
             is_leaving: record.is_leaving,
+            ..Member::default()
         };
         Ok(records.into_iter().map(member).collect())
     }
@@ -251,12 +252,18 @@ impl Backend for Local {
             return Err(error);
         }
         let Record { name, host, port, .. } = record;
-        Ok(Member { name, shard, host, port, bus_port: port + BUS_OFFSET, is_leaving: false, is_running: true })
+        Ok(Member { name, shard, host, port, bus_port: port + BUS_OFFSET, is_running: true, ..Member::default() })
     }
 
     fn restart(&mut self, name: &str) -> io::Result<()> {
         let mut record = self.record(name)?;
         if self.is_running(&record) { Ok(()) } else { self.spawn(&mut record) }
+    }
+
+    fn replace(&mut self, name: &str) -> io::Result<()> {
+        let mut record = self.record(name)?;
+        self.end(&record);
+        self.spawn(&mut record)
     }
 
     fn remove(&mut self, name: &str) -> io::Result<()> {

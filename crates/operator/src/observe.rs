@@ -65,7 +65,9 @@ impl Observer {
         let (nodes, learned) = std::thread::scope(|scope| {
             let mut asked = Vec::new();
             for (name, known) in &mut self.nodes {
-                let Some(member) = members.iter().find(|member| member.name == *name).filter(|m| m.is_running) else {
+                let Some(member) =
+                    members.iter().find(|member| member.name == *name).filter(|m| m.is_running && !m.host.is_empty())
+                else {
                     known.client = None;
                     continue;
                 };
@@ -285,14 +287,18 @@ fn peers(text: &str) -> Vec<Peer> {
         let words: Vec<&str> = line.split(' ').collect();
         let [id, address, flags, primary, _, _, epoch, _, slots @ ..] = &words[..] else { return None };
         let flags: Vec<&str> = flags.split(',').collect();
-        let port = address.split('@').next()?.rsplit(':').next()?.parse().unwrap_or(0);
+        let mut address = address.split(',');
+        let (host, port) = address.next()?.split('@').next()?.rsplit_once(':')?;
+        let hostname = address.next().filter(|name| !name.contains('=')).unwrap_or_default();
         let range = |range: &&str| {
             let (first, last) = range.split_once('-').unwrap_or((range, range));
             Some((first.parse().ok()?, last.parse().ok()?))
         };
         Some(Peer {
             id: (*id).to_owned(),
-            port,
+            host: host.to_owned(),
+            port: port.parse().unwrap_or(0),
+            hostname: hostname.to_owned(),
             is_myself: flags.contains(&"myself"),
             primary: (*primary != "-").then(|| (*primary).to_owned()),
             is_handshake: flags.contains(&"handshake"),
@@ -343,12 +349,13 @@ mod tests {
     #[test]
     fn nodes_are_read() {
         let text = "aa 127.0.0.1:7001@17001 myself,master - 0 0 3 connected 0-5 9 [7->-bb]\n\
-                    bb 127.0.0.1:7002@17002 slave,fail? aa 0 1 3 connected\n\
+                    bb 127.0.0.1:7002@17002,b.example slave,fail? aa 0 1 3 connected\n\
                     cc 127.0.0.1:7003@17003 handshake - 0 0 0 disconnected\n";
         let peers = peers(text);
         assert_eq!(peers[0].slots, [(0, 5), (9, 9)]);
         assert_eq!((peers[0].port, peers[0].epoch, peers[0].is_myself), (7001, 3, true));
         assert_eq!(peers[1].primary.as_deref(), Some("aa"));
+        assert_eq!((&*peers[1].host, &*peers[1].hostname), ("127.0.0.1", "b.example"));
         assert!(!peers[1].has_failed && peers[2].is_handshake);
     }
 

@@ -14,6 +14,10 @@ const REPEAT: Duration = Duration::from_secs(2);
 /// Time between two attempts to start a process again, and attempts after which a replica is replaced.
 const RESTART: Duration = Duration::from_secs(2);
 const RESTARTS_MAX: u32 = 5;
+/// Time before a handover that had no effect is repeated.
+const HANDOVER_REPEAT: Duration = Duration::from_secs(10);
+/// Bytes of the replication log that a replica may lack when it is asked to take over. Writes wait until it has them.
+const HANDOVER_LAG_MAX: u64 = 1 << 20;
 /// After this time without an end, attempts are counted from the beginning.
 const STABLE: Duration = Duration::from_secs(60);
 
@@ -26,6 +30,8 @@ pub enum Operation {
     StartReplica(ShardId),
     /// Start a process again.
     Restart(String),
+    /// End a process that was started with old settings. It starts again with its data.
+    Replace(String),
     /// End a process, and delete its data.
     Remove(String),
     /// Note that a shard is leaving, or not.
@@ -40,6 +46,8 @@ pub enum Operation {
     Migrate(String, Vec<(u16, u16)>, String),
     /// CLUSTER FAILOVER TAKEOVER.
     TakeOver(String),
+    /// CLUSTER FAILOVER: the replica takes over when it has all writes of its primary.
+    Failover(String),
     /// CLUSTER FORGET with the ID of a node.
     Forget(String, String),
     /// CONFIG SET io-threads.
@@ -67,7 +75,11 @@ pub struct Memory {
 impl Memory {
     /// Whether an operation is due, which counts as done then.
     fn is_due(&mut self, at: Duration, what: String) -> bool {
-        let is_due = self.done.get(&what).is_none_or(|then| at.saturating_sub(*then) >= REPEAT);
+        self.is_due_after(REPEAT, at, what)
+    }
+
+    fn is_due_after(&mut self, repeat: Duration, at: Duration, what: String) -> bool {
+        let is_due = self.done.get(&what).is_none_or(|then| at.saturating_sub(*then) >= repeat);
         if is_due {
             self.done.insert(what, at);
         }
@@ -87,11 +99,13 @@ pub fn step(state: &State, plan: &Plan, memory: &mut Memory) -> Vec<Task> {
     let mut step = Step { state, owners: state.owners(), memory, tasks: Vec::new() };
     step.heal();
     step.join();
+    step.replace_lost_owners();
     step.forget();
     step.replicate();
     step.carry_out(plan);
+    step.upgrade();
     let at = state.at;
-    step.memory.done.retain(|_, then| at.saturating_sub(*then) < REPEAT);
+    step.memory.done.retain(|_, then| at.saturating_sub(*then) < HANDOVER_REPEAT);
     step.tasks
 }
 
@@ -118,7 +132,7 @@ impl<'a> Step<'a> {
             let is_primary = self.primary(shard).is_some_and(|primary| primary.member.name == *name);
             let replicas = self.state.of_shard(shard).filter_map(|node| Some((node, node.facts.as_ref()?)));
             let best = replicas
-                .filter(|(_, facts)| facts.primary.is_some())
+                .filter(|(_, facts)| may_take_over(facts))
                 .max_by_key(|(_, facts)| facts.offset)
                 .map(|(node, _)| node.member.name.clone());
             if let Some(replica) = best.filter(|_| is_primary) {
@@ -127,7 +141,35 @@ impl<'a> Step<'a> {
                 }
                 continue;
             }
-            self.restart(name, is_primary, shard);
+            if !node.member.restarts_itself {
+                self.restart(name, is_primary, shard);
+            }
+        }
+    }
+
+    /// Gives the slots of nodes that do not exist any more to their replicas. If they have none, all nodes forget them;
+    /// their slots are without an owner then, and empty.
+    fn replace_lost_owners(&mut self) {
+        let state = self.state;
+        for id in state.lost_owners() {
+            let replicas = state.answering().filter(|(_, facts)| facts.primary.as_deref() == Some(id));
+            let best = replicas.filter(|(_, facts)| may_take_over(facts)).max_by_key(|(_, facts)| facts.offset);
+            if let Some((replica, _)) = best {
+                let name = replica.member.name.clone();
+                if self.memory.is_due(state.at, format!("take over {name}")) {
+                    self.push(Operation::TakeOver(name), "its primary does not exist any more");
+                }
+                continue;
+            }
+            for (node, facts) in state.answering() {
+                let name = &node.member.name;
+                if facts.peers.iter().any(|peer| peer.id == id)
+                    && self.memory.is_due(state.at, format!("forget {name} {id}"))
+                {
+                    let operation = Operation::Forget(name.clone(), id.to_owned());
+                    self.push(operation, "it does not exist any more, and had no replica: its data is lost");
+                }
+            }
         }
     }
 
@@ -148,8 +190,26 @@ impl<'a> Step<'a> {
         self.push(Operation::Restart(name.to_owned()), "its process has ended");
     }
 
-    /// Makes all nodes known to the first one; gossip does the rest.
+    /// Makes all nodes known to the first one; gossip does the rest. Gossip does not spread new addresses, so a node
+    /// that knows another one at its old address is told the new one.
     fn join(&mut self) {
+        let state = self.state;
+        for (node, facts) in state.answering() {
+            for peer in facts.peers.iter().filter(|peer| !peer.is_myself && !peer.is_handshake) {
+                let Some(other) = state.nodes.iter().find(|other| other.id() == Some(&peer.id)) else { continue };
+                let (name, other_name) = (&node.member.name, &other.member.name);
+                let has_moved = peer.host != other.member.host || peer.port != other.member.port;
+                // Nodes without host names do not move, and may know each other by another of their addresses.
+                if has_moved
+                    && !other.member.hostname.is_empty()
+                    && self.memory.is_due(state.at, format!("meet {name} {other_name}"))
+                {
+                    let operation = Operation::Meet(name.clone(), other_name.clone());
+                    let old = if peer.host.is_empty() { "no address" } else { &peer.host };
+                    self.push(operation, format!("it has moved from {old} to {}", other.member.host));
+                }
+            }
+        }
         let most = |(_, facts): &(&Node, &Facts)| facts.peers.iter().filter(|peer| !peer.is_handshake).count();
         // Of equal ones the first.
         let nodes: Vec<(&Node, &Facts)> = self.state.answering().collect();
@@ -171,8 +231,7 @@ impl<'a> Step<'a> {
         for (node, facts) in state.answering() {
             for peer in facts.peers.iter().filter(|peer| !peer.is_handshake && !peer.is_myself && peer.slots.is_empty())
             {
-                let is_member = state.nodes.iter().any(|other| other.id() == Some(&peer.id))
-                    || state.nodes.iter().any(|other| other.facts.is_none() && other.member.port == peer.port);
+                let is_member = state.node_of(peer).is_some();
                 let what = format!("forget {} {}", node.member.name, peer.id);
                 if !is_member && self.memory.is_due(state.at, what) {
                     let operation = Operation::Forget(node.member.name.clone(), peer.id.clone());
@@ -203,7 +262,7 @@ impl<'a> Step<'a> {
         let is_unowned = self.owners.iter().any(Option::is_none) || self.owners.len() < SLOTS;
         let since = is_unowned.then(|| self.memory.unowned_since.unwrap_or(self.state.at));
         // While slots move, they may seem to have no owner for a moment.
-        let may_assign = since.is_some_and(|since| since < self.state.at);
+        let may_assign = since.is_some_and(|since| since < self.state.at) && self.state.lost_owners().is_empty();
         self.memory.unowned_since = since;
         for planned in &plan.steps {
             let reason = planned.reason.clone();
@@ -250,6 +309,44 @@ impl<'a> Step<'a> {
         }
     }
 
+    /// Replaces the next node that has old settings, one at a time and only while nothing else is under way: replicas
+    /// first. A primary hands over to a replica that has its data, and is a replica itself then. Only a primary that
+    /// has no replica starts again as one.
+    fn upgrade(&mut self) {
+        let state = self.state;
+        let is_complete = self.owners.iter().all(Option::is_some) && self.owners.len() == SLOTS;
+        if !self.tasks.is_empty() || !is_complete || !state.is_settled() {
+            return;
+        }
+        let is_outdated = |node: &Node| node.member.is_outdated && !node.member.is_leaving;
+        let outdated = || state.answering().filter(|(node, _)| is_outdated(node));
+        if let Some((replica, _)) = outdated().find(|(_, facts)| facts.primary.is_some()) {
+            self.push(Operation::Replace(replica.member.name.clone()), "the settings have changed");
+            return;
+        }
+        let replicas_of = |primary: &Node| {
+            let name = primary.member.name.clone();
+            state.of_shard(primary.member.shard).filter(move |node| node.member.name != name)
+        };
+        // Data that exists only once and not on a volume would be lost.
+        let is_possible = |primary: &Node| !primary.member.restarts_empty || replicas_of(primary).next().is_some();
+        let Some((primary, facts)) = outdated().find(|(primary, _)| is_possible(primary)) else { return };
+        let replicas = replicas_of(primary);
+        let Some(best) = replicas.max_by_key(|node| node.facts.as_ref().map_or(0, |facts| facts.offset)) else {
+            let reason = "the settings have changed, and it has no replica";
+            self.push(Operation::Replace(primary.member.name.clone()), reason);
+            return;
+        };
+        let lag = facts.offset.saturating_sub(best.facts.as_ref().map_or(0, |facts| facts.offset));
+        let name = &best.member.name;
+        if lag <= HANDOVER_LAG_MAX
+            && self.memory.is_due_after(HANDOVER_REPEAT, state.at, format!("hand over to {name}"))
+        {
+            let reason = format!("the settings of its primary {} have changed", primary.member.name);
+            self.push(Operation::Failover(name.clone()), reason);
+        }
+    }
+
     /// Removes a shard that has neither slots nor keys: all other nodes forget its nodes, then these end.
     fn remove_shard(&mut self, shard: ShardId, reason: &str) {
         let owns = self.owners.iter().flatten().any(|owner| owner.member.shard == shard);
@@ -278,180 +375,10 @@ impl<'a> Step<'a> {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::backend::Member;
-    use crate::state::Peer;
-    use kvick_planner::Step as Planned;
-
-    const ALL: (u16, u16) = (0, 16383);
-
-    /// A node of a cluster: its number, its slots and its primary.
-    type Entry<'a> = (u16, &'a [(u16, u16)], Option<u16>);
-
-    /// What a node says that sees this cluster.
-    fn node(number: u16, shard: u32, cluster: &[Entry<'_>]) -> Node {
-        let name = |number: u16| format!("id-{number}");
-        let peer = |(id, slots, primary): &Entry<'_>| Peer {
-            id: name(*id),
-            port: 7000 + id,
-            is_myself: *id == number,
-            primary: primary.map(name),
-            slots: slots.to_vec(),
-            ..Peer::default()
-        };
-        let own = cluster.iter().find(|(id, ..)| *id == number).expect("the node itself");
-        let facts = Facts {
-            id: name(number),
-            primary: own.2.map(name),
-            peers: cluster.iter().map(peer).collect(),
-            ..Facts::default()
-        };
-        let member = Member {
-            name: format!("node-{number}"),
-            shard: ShardId(shard),
-            host: "127.0.0.1".into(),
-            port: 7000 + number,
-            bus_port: 17000 + number,
-            is_leaving: false,
-            is_running: true,
-        };
-        Node { member, facts: Some(facts) }
-    }
-
-    fn died(mut node: Node) -> Node {
-        node.member.is_running = false;
-        node.facts = None;
-        node
-    }
-
-    fn state(at_s: u64, nodes: Vec<Node>) -> State {
-        State { at: Duration::from_secs(at_s), nodes }
-    }
-
-    fn planned(action: Action) -> Plan {
-        Plan { steps: vec![Planned { action, reason: "test".into() }], ..Plan::default() }
-    }
-
-    fn operations(state: &State, plan: &Plan, memory: &mut Memory) -> Vec<Operation> {
-        step(state, plan, memory).into_iter().map(|task| task.operation).collect()
-    }
-
-    #[test]
-    fn a_primary_without_a_replica_is_restarted_with_pauses() {
-        let cluster = [(1, &[ALL][..], None), (2, &[][..], None)];
-        let nodes = || vec![died(node(1, 1, &cluster)), node(2, 2, &cluster)];
-        let mut memory = Memory::default();
-        let restart = [Operation::Restart("node-1".into())];
-        assert_eq!(operations(&state(10, nodes()), &Plan::default(), &mut memory), restart);
-        assert_eq!(operations(&state(11, nodes()), &Plan::default(), &mut memory), []);
-        assert_eq!(operations(&state(13, nodes()), &Plan::default(), &mut memory), restart);
-    }
-
-    #[test]
-    fn a_replica_takes_over_before_its_primary_restarts() {
-        let cluster = [(1, &[ALL][..], None), (2, &[][..], Some(1))];
-        let nodes = vec![died(node(1, 1, &cluster)), node(2, 1, &cluster)];
-        let mut memory = Memory::default();
-        let found = operations(&state(10, nodes), &Plan::default(), &mut memory);
-        assert_eq!(found, [Operation::TakeOver("node-2".into())]);
-        // Afterwards the old primary starts again, and is a replica.
-        let cluster = [(1, &[][..], None), (2, &[ALL][..], None)];
-        let nodes = vec![died(node(1, 1, &cluster)), node(2, 1, &cluster)];
-        let found = operations(&state(11, nodes), &Plan::default(), &mut memory);
-        assert_eq!(found, [Operation::Restart("node-1".into())]);
-        let nodes = vec![node(1, 1, &cluster), node(2, 1, &cluster)];
-        let found = operations(&state(20, nodes), &Plan::default(), &mut memory);
-        assert_eq!(found, [Operation::Replicate("node-1".into(), "id-2".into())]);
-    }
-
-    #[test]
-    fn a_replica_that_ends_again_and_again_is_replaced() {
-        let cluster = [(1, &[ALL][..], None), (2, &[][..], Some(1))];
-        let nodes = || vec![node(1, 1, &cluster), died(node(2, 1, &cluster))];
-        let mut memory = Memory::default();
-        for attempt in 0..5 {
-            let found = operations(&state(10 + 2 * attempt, nodes()), &Plan::default(), &mut memory);
-            assert_eq!(found, [Operation::Restart("node-2".into())]);
-        }
-        let found = operations(&state(20, nodes()), &Plan::default(), &mut memory);
-        assert_eq!(found, [Operation::Remove("node-2".into())]);
-    }
-
-    #[test]
-    fn new_nodes_join_and_removed_ones_are_forgotten() {
-        let cluster = [(1, &[ALL][..], None), (9, &[][..], None)];
-        let alone = [(2, &[][..], None)];
-        let nodes = vec![node(1, 1, &cluster), node(2, 2, &alone)];
-        let found = operations(&state(10, nodes), &Plan::default(), &mut Memory::default());
-        let expected =
-            [Operation::Meet("node-1".into(), "node-2".into()), Operation::Forget("node-1".into(), "id-9".into())];
-        assert_eq!(found, expected);
-    }
-
-    #[test]
-    fn a_shard_is_removed_only_without_slots_and_keys() {
-        let stop = planned(Action::Stop { shard: ShardId(2) });
-        let cluster = [(1, &[ALL][..], None), (2, &[][..], None)];
-        let mut last = node(2, 2, &cluster);
-        last.facts.as_mut().expect("facts").keys = 1;
-        let nodes = vec![node(1, 1, &cluster), last];
-        assert_eq!(operations(&state(10, nodes), &stop, &mut Memory::default()), []);
-        let nodes = vec![node(1, 1, &cluster), node(2, 2, &cluster)];
-        let found = operations(&state(10, nodes), &stop, &mut Memory::default());
-        let expected = [Operation::Forget("node-1".into(), "id-2".into()), Operation::Remove("node-2".into())];
-        assert_eq!(found, expected);
-        let cluster = [(1, &[(0, 100)][..], None), (2, &[(101, 16383)][..], None)];
-        let nodes = vec![node(1, 1, &cluster), node(2, 2, &cluster)];
-        assert_eq!(operations(&state(10, nodes), &stop, &mut Memory::default()), []);
-    }
-
-    #[test]
-    fn slots_are_assigned_only_if_they_stay_without_an_owner() {
-        let assign = planned(Action::Assign { shard: ShardId(1), slots: vec![5, 6, 9] });
-        let cluster = [(1, &[][..], None)];
-        let mut memory = Memory::default();
-        assert_eq!(operations(&state(10, vec![node(1, 1, &cluster)]), &assign, &mut memory), []);
-        let found = operations(&state(11, vec![node(1, 1, &cluster)]), &assign, &mut memory);
-        assert_eq!(found, [Operation::AddSlots("node-1".into(), vec![(5, 6), (9, 9)])]);
-    }
-
-    #[test]
-    fn a_new_shard_takes_slots_only_once_it_knows_their_owners() {
-        let cluster = [(1, &[ALL][..], None), (2, &[][..], None)];
-        let half = [(1, &[(0, 100)][..], None), (2, &[][..], None)];
-        for (view, phase) in [(&half, kvick_planner::Phase::Starting), (&cluster, kvick_planner::Phase::Serving)] {
-            let observation = state(10, vec![node(1, 1, &cluster), node(2, 2, view)]).observation(1);
-            assert_eq!(observation.shard(ShardId(2)).expect("the shard").phase, phase);
-            assert_eq!(observation.shard(ShardId(1)).expect("the shard").phase, kvick_planner::Phase::Serving);
-        }
-    }
-
-    #[test]
-    fn shards_that_are_removed_together_are_not_asked_to_forget_each_other() {
-        let stop = |shard| Planned { action: Action::Stop { shard: ShardId(shard) }, reason: "test".into() };
-        let plan = Plan { steps: vec![stop(2), stop(3)], ..Plan::default() };
-        let cluster = [(1, &[ALL][..], None), (2, &[][..], None), (3, &[][..], None)];
-        let nodes = vec![node(1, 1, &cluster), node(2, 2, &cluster), node(3, 3, &cluster)];
-        let found = operations(&state(10, nodes), &plan, &mut Memory::default());
-        let forget = |node: &str, id: &str| Operation::Forget(node.into(), id.into());
-        let remove = |node: &str| Operation::Remove(node.into());
-        let first = [forget("node-1", "id-2"), forget("node-3", "id-2"), remove("node-2")];
-        assert_eq!(found, [&first[..], &[forget("node-1", "id-3"), remove("node-3")]].concat());
-    }
-
-    #[test]
-    fn a_shard_that_is_down_can_neither_give_nor_take_slots() {
-        let cluster = [(1, &[(0, 100)][..], None), (2, &[(101, 16383)][..], None)];
-        let nodes = vec![node(1, 1, &cluster), died(node(2, 2, &cluster))];
-        let state = state(10, nodes);
-        let observation = state.observation(1);
-        let shard = observation.shard(ShardId(2)).expect("the shard");
-        assert_eq!(shard.phase, kvick_planner::Phase::Starting);
-        assert_eq!(observation.slots[200].owner, Some(ShardId(2)));
-        let action = Action::Move { from: ShardId(1), to: ShardId(2), slots: vec![1], bytes: 0 };
-        let found = operations(&state, &planned(action), &mut Memory::default());
-        assert_eq!(found, [Operation::Restart("node-2".into())]);
-    }
+/// Whether a node is a replica that has ever had data of its primary.
+fn may_take_over(facts: &Facts) -> bool {
+    facts.primary.is_some() && facts.offset > 0
 }
+
+#[cfg(test)]
+mod tests;

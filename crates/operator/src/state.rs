@@ -13,8 +13,12 @@ pub const SLOTS: usize = 16_384;
 pub struct Peer {
     /// Its ID.
     pub id: String,
+    /// Its address; empty if it is unknown.
+    pub host: String,
     /// Its client port.
     pub port: u16,
+    /// The host name that it announced; empty if it has not, or if that is not known yet.
+    pub hostname: String,
     /// Whether it is the node that was asked.
     pub is_myself: bool,
     /// Its primary, if it is a replica.
@@ -157,10 +161,47 @@ impl State {
         self.nodes.iter().map(|node| node.member.shard).collect()
     }
 
-    /// The node that a peer is. A node that does not answer is known by its port.
-    fn node_of(&self, peer: &Peer) -> Option<&Node> {
+    /// The node that a peer is. A node that does not answer is known by its host name or its address.
+    pub fn node_of(&self, peer: &Peer) -> Option<&Node> {
         let by_id = self.nodes.iter().find(|node| node.id() == Some(&peer.id));
-        by_id.or_else(|| self.nodes.iter().find(|node| node.facts.is_none() && node.member.port == peer.port))
+        by_id.or_else(|| self.nodes.iter().find(|node| node.facts.is_none() && self.is_at(peer, &node.member)))
+    }
+
+    /// Whether a peer has the place of a member. Some nodes may not know its host name yet.
+    fn is_at(&self, peer: &Peer, member: &Member) -> bool {
+        let mut views = self.answering().flat_map(|(_, facts)| &facts.peers);
+        let hostname = views.find(|view| view.id == peer.id && !view.hostname.is_empty());
+        match hostname {
+            Some(known) if !member.hostname.is_empty() => known.hostname == member.hostname,
+            _ => peer.host == member.host && peer.port == member.port,
+        }
+    }
+
+    /// Peers that own slots, but whose nodes do not exist any more. That is only certain if all nodes answer.
+    pub fn lost_owners(&self) -> BTreeSet<&str> {
+        if self.nodes.iter().any(|node| node.facts.is_none()) {
+            return BTreeSet::new();
+        }
+        let peers = self.answering().flat_map(|(_, facts)| &facts.peers);
+        let lost = peers.filter(|peer| !peer.slots.is_empty() && !peer.is_handshake && self.node_of(peer).is_none());
+        lost.map(|peer| peer.id.as_str()).collect()
+    }
+
+    /// Whether nothing is under way: all nodes run, answer, know each other and are in their shards, all replicas have
+    /// the data of their primaries, and no slots move.
+    pub fn is_settled(&self) -> bool {
+        let owners = self.owners();
+        self.nodes.iter().all(|node| {
+            let Some(facts) = node.facts.as_ref().filter(|_| node.member.is_running && !node.member.is_ending) else {
+                return false;
+            };
+            let primary = self.primary_of(node.member.shard, &owners);
+            let in_place = match &facts.primary {
+                None => primary.is_some_and(|primary| primary.member.name == node.member.name),
+                Some(id) => facts.is_synchronized && primary.is_some_and(|primary| primary.id() == Some(id)),
+            };
+            in_place && facts.exports.is_empty() && self.has_joined(&facts.id)
+        })
     }
 
     /// The owner of each slot: whoever claims it with the highest epoch, what a node says of itself first.

@@ -203,8 +203,8 @@ mod tests {
             host: "127.0.0.1".into(),
             port: 7001,
             bus_port: 17001,
-            is_leaving: false,
             is_running: true,
+            ..Member::default()
         };
         let peer = Peer { id: "aa".into(), port: 7001, is_myself: true, slots: vec![(0, 16383)], ..Peer::default() };
         let load = Load { busy_cores: 0.5, workers: 2, commands_s: 1234.0, ping_ms: 0.25, ..Load::default() };

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Number of a shard: a primary with its replicas. Whoever runs the shards chooses it, and never uses it again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ShardId(pub u32);
 
 /// What a shard is about to do.

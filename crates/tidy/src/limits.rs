@@ -30,7 +30,7 @@ impl Default for Limits {
             layers: &[
                 &["resp", "usage", "metrics", "load", "planner"],
                 &["store", "operator"],
-                &["rdb", "script", "runtime", "cluster", "forward"],
+                &["rdb", "script", "runtime", "cluster", "forward", "operator-kube"],
                 &["commands", "config", "http", "otlp", "simulator", "backup"],
                 &["core", "process", "page"],
                 &["acl", "scripting", "net"],

@@ -1,7 +1,7 @@
 //! The program `kvick-operator`.
 
 use clap::Parser;
-use kvick_operator::cli::Cli;
+use kvick_operator_kube::cli::Cli;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {

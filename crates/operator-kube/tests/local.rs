@@ -2,22 +2,14 @@
 //! heals a killed primary, and continues after it was killed itself. Each write checks that the acknowledged one
 //! before it is there. With a replica, that one takes over.
 
-use kvick_load::client::Client;
-use kvick_load::config::Client as Settings;
-use kvick_load::reply::Value;
-use kvick_load::topology::Redirect;
+mod support;
+
 use kvick_testing::{SetOnDrop, free_port};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
-
-/// Time for a change of the cluster. Other programs may use the cores meanwhile.
-const LIMIT: Duration = Duration::from_secs(90);
-const KEYS: u64 = 2000;
+use std::sync::atomic::AtomicBool;
+use support::{Follower, KEYS, Writes, connect, wait};
 
 struct Operator {
     child: Child,
@@ -87,86 +79,9 @@ fn write_config(file: &Path, program: &Path, port: u16, shards: u32, replicas: u
     fs::rename(file.with_extension("next"), file).expect("a file");
 }
 
-fn connect(endpoint: &str) -> io::Result<Client> {
-    let settings = Settings { connect_timeout: 2000, request_timeout: 2000, ..Settings::default() };
-    Client::connect(endpoint, &settings, None)
-}
-
-/// A client that follows redirections. It tries again until the request is answered, but not for ever.
-struct Follower<'a> {
-    dir: &'a Path,
-    /// Failed requests. Each time another node is asked for the owner of a key, since nodes come and go.
-    failures: usize,
-    clients: HashMap<String, Client>,
-    owners: HashMap<u64, String>,
-}
-
-impl Follower<'_> {
-    fn new(dir: &Path) -> Follower<'_> {
-        Follower { dir, failures: 0, clients: HashMap::new(), owners: HashMap::new() }
-    }
-
-    fn endpoint(&self, key: u64) -> io::Result<String> {
-        if let Some(owner) = self.owners.get(&key) {
-            return Ok(owner.clone());
-        }
-        let nodes = nodes(self.dir);
-        let node = nodes.get(self.failures % nodes.len().max(1)).ok_or(io::ErrorKind::NotFound)?;
-        Ok(format!("127.0.0.1:{}", node.0))
-    }
-
-    fn ask_once(&mut self, key: u64, words: &[String]) -> io::Result<Value> {
-        let endpoint = self.endpoint(key)?;
-        let reply = match self.clients.remove(&endpoint).map_or_else(|| connect(&endpoint), Ok) {
-            Ok(client) => self.clients.entry(endpoint.clone()).or_insert(client).ask(words),
-            Err(error) => Err(error),
-        };
-        if reply.is_err() {
-            self.clients.remove(&endpoint);
-            self.owners.remove(&key);
-            self.failures += 1;
-        }
-        if let Ok(Value::Error(error)) = &reply
-            && let Some(redirect) = Redirect::parse(error.as_bytes(), &endpoint)
-        {
-            self.owners.insert(key, redirect.address);
-        }
-        match reply? {
-            Value::Error(error) => Err(io::Error::other(error)),
-            reply => Ok(reply),
-        }
-    }
-
-    fn ask(&mut self, key: u64, words: &[String], end: &AtomicBool) -> Option<Value> {
-        let began = Instant::now();
-        loop {
-            match self.ask_once(key, words) {
-                Ok(reply) => return Some(reply),
-                Err(_) if end.load(Ordering::Relaxed) => return None,
-                Err(error) => assert!(began.elapsed() < LIMIT, "{words:?}: {error}"),
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
-    }
-}
-
-/// The number that a key has; 0 if it does not exist.
-fn value(reply: &Value) -> u64 {
-    if matches!(reply, Value::Null) { 0 } else { reply.text().parse().expect("a number") }
-}
-
 fn kill(pid: i32) {
     let status = Command::new("kill").args(["-9", &pid.to_string()]).status().expect("kill");
     assert!(status.success());
-}
-
-/// Runs the test's own check until it holds.
-fn wait(what: &str, mut holds: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !holds() {
-        assert!(began.elapsed() < LIMIT, "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 /// The records of nodes: port and process.
@@ -177,38 +92,6 @@ fn nodes(dir: &Path) -> Vec<(u16, i32)> {
         Some((record["port"].as_u64()? as u16, record["pid"].as_i64()? as i32))
     });
     records.collect()
-}
-
-/// The number of slots of each node, if all nodes answer, know the same nodes with the same slots, and no slot moves.
-fn slots(dir: &Path) -> Option<Vec<usize>> {
-    let nodes = nodes(dir);
-    let mut views = BTreeSet::new();
-    for (port, _) in &nodes {
-        let mut client = connect(&format!("127.0.0.1:{port}")).ok()?;
-        let mut ask = |words: &[&str]| client.ask(words).ok();
-        let is_moving = ask(&["CLUSTER", "GETSLOTMIGRATIONS"])?.elements().iter().any(|job| {
-            let mut fields = job.elements().chunks_exact(2);
-            let state = fields.find(|field| field[0].bytes() == b"state").map(|field| field[1].text());
-            !state.is_some_and(|state| ["success", "failed", "cancelled"].contains(&&*state))
-        });
-        if is_moving || !ask(&["CLUSTER", "INFO"])?.text().contains("cluster_state:ok") {
-            return None;
-        }
-        let view: BTreeMap<String, Vec<String>> = ask(&["CLUSTER", "NODES"])?
-            .text()
-            .lines()
-            .map(|line| line.split(' ').map(str::to_owned))
-            .filter_map(|mut words| Some((words.next()?, words.skip(7).collect())))
-            .collect();
-        views.insert(view);
-    }
-    let view = views.pop_first().filter(|view| views.is_empty() && view.len() == nodes.len())?;
-    let count = |range: &String| {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        Some(last.parse::<usize>().ok()? - first.parse::<usize>().ok()? + 1)
-    };
-    let counts: Vec<usize> = view.values().map(|ranges| ranges.iter().filter_map(count).sum()).collect();
-    (counts.iter().sum::<usize>() == 16384).then_some(counts)
 }
 
 #[test]
@@ -222,30 +105,12 @@ fn a_cluster_is_created_scaled_and_healed_without_losing_writes() {
     wait("one shard has all slots", || slots(dir.path()).is_some_and(|counts| counts == [16384]));
 
     let end = AtomicBool::new(false);
-    let acknowledged: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
-    let written = AtomicU64::new(0);
+    let writes = Writes::new();
+    let follower = || Follower::new(|| endpoints(dir.path()));
     std::thread::scope(|scope| {
         let _end = SetOnDrop(&end);
-        scope.spawn(|| {
-            let mut client = Follower::new(dir.path());
-            for number in 1.. {
-                let key = number % KEYS;
-                let words = ["SET".to_owned(), format!("key:{key}"), number.to_string(), "GET".to_owned()];
-                let Some(reply) = client.ask(key, &words, &end) else { break };
-                // Each write finds the one before, or itself if an earlier attempt had no reply.
-                let (found, expected) = (value(&reply), acknowledged[key as usize].load(Ordering::SeqCst));
-                assert!(found == expected || found == number, "key {key} had {found}, {expected} was acknowledged");
-                acknowledged[key as usize].store(number, Ordering::SeqCst);
-                written.store(number, Ordering::SeqCst);
-                if end.load(Ordering::Relaxed) {
-                    break;
-                }
-            }
-        });
-        let writes_go_on = || {
-            let before = written.load(Ordering::SeqCst);
-            wait("writes go on", || written.load(Ordering::SeqCst) > before + 2 * KEYS);
-        };
+        scope.spawn(|| writes.write(&mut follower(), &end));
+        let writes_go_on = || writes.go_on(2 * KEYS);
         writes_go_on();
 
         write_config(&file, &program, port, 3, 0);
@@ -271,12 +136,16 @@ fn a_cluster_is_created_scaled_and_healed_without_losing_writes() {
         writes_go_on();
     });
 
-    let mut client = connect(&format!("127.0.0.1:{}", nodes(dir.path())[0].0)).expect("a client");
-    for (key, number) in acknowledged.iter().enumerate() {
-        let found = value(&client.ask(&["GET".to_owned(), format!("key:{key}")]).expect("a value"));
-        assert!(found >= number.load(Ordering::SeqCst), "key {key} has {found}, {number:?} was acknowledged");
-    }
+    writes.check(&mut follower());
     drop(operator);
+}
+
+fn endpoints(dir: &Path) -> Vec<String> {
+    nodes(dir).iter().map(|(port, _)| format!("127.0.0.1:{port}")).collect()
+}
+
+fn slots(dir: &Path) -> Option<Vec<usize>> {
+    support::slots(&endpoints(dir), None)
 }
 
 /// The node that is a primary, and whether the other one has all of its data.

@@ -1,0 +1,193 @@
+//! The loop of one cluster: read the resource, observe, plan, act, say so.
+
+use crate::pods::{Connection, MANAGER, Pods};
+use crate::spec::{KvickCluster, KvickClusterStatus};
+use crate::status::{Situation, reason};
+use k8s_openapi::api::core::v1::{Event, EventSource};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::{Resource, ResourceExt};
+use kvick_operator::backend::Backend;
+use kvick_operator::execute::execute;
+use kvick_operator::observe::Observer;
+use kvick_operator::reconcile::{Memory, Task, step};
+use kvick_operator::state::State;
+use kvick_planner::Planner;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Time after which all objects are corrected, even if nothing is known to have changed.
+const APPLY_EVERY: Duration = Duration::from_secs(60);
+/// Time after which an event that is the same as the last one is written again.
+const EVENT_REPEAT: Duration = Duration::from_secs(30);
+
+/// Which cluster, and how to reach it.
+#[derive(Clone)]
+pub struct Target {
+    /// The API server.
+    pub connection: Connection,
+    /// Where the cluster is.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Time between two observations.
+    pub interval: Duration,
+}
+
+/// What is known between two steps. All of it can be lost.
+struct Running {
+    uid: Option<String>,
+    target: Target,
+    backend: Pods,
+    observer: Observer,
+    planner: Planner,
+    memory: Memory,
+    /// Generation whose objects were applied, and when.
+    applied: Option<(i64, Instant)>,
+    status: KvickClusterStatus,
+    event: Option<(String, Instant)>,
+    events: u64,
+}
+
+/// Runs a cluster until its resource is deleted.
+pub fn run(target: &Target) {
+    let mut running: Option<Running> = None;
+    loop {
+        let began = Instant::now();
+        match turn(target, &mut running) {
+            Ok(true) => {}
+            Ok(false) => return,
+            // What is missing is done in the next step.
+            Err(error) => eprintln!("{}/{}: {error}", target.namespace, target.name),
+        }
+        std::thread::sleep(target.interval.saturating_sub(began.elapsed()));
+    }
+}
+
+/// One step. Returns whether the cluster still exists.
+fn turn(target: &Target, running: &mut Option<Running>) -> io::Result<bool> {
+    let api: Api<KvickCluster> = Api::namespaced(target.connection.client.clone(), &target.namespace);
+    let cluster = target.connection.wait(api.get_opt(&target.name))?;
+    let Some(cluster) = cluster.filter(|cluster| cluster.metadata.deletion_timestamp.is_none()) else {
+        return Ok(false);
+    };
+    let cluster = Arc::new(cluster);
+    if running.as_ref().is_some_and(|running| running.uid != cluster.uid()) {
+        // It was deleted, and another one was created with its name.
+        *running = None;
+    }
+    let running = match running {
+        Some(running) => running,
+        None => {
+            let backend = Pods::new(target.connection.clone(), Arc::clone(&cluster));
+            let password = backend.password()?;
+            running.insert(Running {
+                uid: cluster.uid(),
+                target: target.clone(),
+                backend,
+                observer: Observer::new(password),
+                planner: Planner::new(cluster.spec.policy()),
+                memory: Memory::default(),
+                applied: None,
+                status: cluster.status.clone().unwrap_or_default(),
+                event: None,
+                events: 0,
+            })
+        }
+    };
+    running.step(&cluster)?;
+    Ok(true)
+}
+
+impl Running {
+    fn step(&mut self, cluster: &Arc<KvickCluster>) -> io::Result<()> {
+        let generation = cluster.metadata.generation.unwrap_or_default();
+        if let Err(problem) = cluster.spec.validate() {
+            let state = State::default();
+            let status = situation(cluster, &state, &[], &self.status).invalid(&problem);
+            return self.write_status(cluster, status);
+        }
+        self.backend.set_cluster(Arc::clone(cluster));
+        self.planner.set_policy(cluster.spec.policy());
+        if self.applied.is_none_or(|(applied, at)| applied != generation || at.elapsed() > APPLY_EVERY) {
+            self.backend.apply_all(self.backend.password()?.as_deref())?;
+            self.applied = Some((generation, Instant::now()));
+        }
+        let members = self.backend.list()?;
+        let state = self.observer.observe(members);
+        let plan = self.planner.plan(&state.observation(cluster.spec.workers_max()));
+        let tasks = step(&state, &plan, &mut self.memory);
+        for task in &tasks {
+            let outcome = execute(&task.operation, &state, &mut self.backend, &mut self.observer);
+            self.tell(cluster, task, outcome);
+        }
+        let status = situation(cluster, &state, &tasks, &self.status).status();
+        self.write_status(cluster, status)
+    }
+
+    fn write_status(&mut self, cluster: &KvickCluster, status: KvickClusterStatus) -> io::Result<()> {
+        if cluster.status.as_ref() != Some(&status) {
+            let patch = Patch::Merge(serde_json::json!({ "status": status }));
+            let api: Api<KvickCluster> = Api::namespaced(self.target.connection.client.clone(), &self.target.namespace);
+            let parameters = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+            let written = api.patch_status(&self.target.name, &parameters, &patch);
+            self.target.connection.wait(written)?;
+        }
+        self.status = status;
+        Ok(())
+    }
+
+    /// Writes what was done, and why, to the log and as an event. Events are a service: the cluster does not depend on
+    /// them.
+    fn tell(&mut self, cluster: &KvickCluster, task: &Task, outcome: io::Result<()>) {
+        let (type_, text) = match outcome {
+            Ok(()) => ("Normal", format!("{}: {}", task.operation, task.reason)),
+            Err(error) => ("Warning", format!("cannot {}: {error}", task.operation)),
+        };
+        let is_repeated = |(last, at): &(String, Instant)| *last == text && at.elapsed() < EVENT_REPEAT;
+        if self.event.as_ref().is_some_and(is_repeated) {
+            return;
+        }
+        println!("{}/{}: {text}", self.target.namespace, self.target.name);
+        self.events += 1;
+        let now = k8s_openapi::jiff::Timestamp::now();
+        let event = Event {
+            metadata: ObjectMeta {
+                name: Some(format!("{}.{:x}.{:x}", cluster.name_any(), now.as_nanosecond(), self.events)),
+                namespace: cluster.namespace(),
+                ..ObjectMeta::default()
+            },
+            involved_object: cluster.object_ref(&()),
+            reason: Some(reason(&task.operation).to_owned()),
+            message: Some(text.clone()),
+            type_: Some(type_.to_owned()),
+            count: Some(1),
+            first_timestamp: Some(Time(now)),
+            last_timestamp: Some(Time(now)),
+            source: Some(EventSource { component: Some(MANAGER.to_owned()), ..EventSource::default() }),
+            ..Event::default()
+        };
+        let api: Api<Event> = Api::namespaced(self.target.connection.client.clone(), &self.target.namespace);
+        if let Err(error) = self.target.connection.wait(api.create(&PostParams::default(), &event)) {
+            eprintln!("{}/{}: cannot write an event: {error}", self.target.namespace, self.target.name);
+        }
+        self.event = Some((text, Instant::now()));
+    }
+}
+
+fn situation<'a>(
+    cluster: &'a KvickCluster,
+    state: &'a State,
+    tasks: &'a [Task],
+    before: &'a KvickClusterStatus,
+) -> Situation<'a> {
+    Situation {
+        name: cluster.metadata.name.as_deref().unwrap_or_default(),
+        generation: cluster.metadata.generation.unwrap_or_default(),
+        spec: &cluster.spec,
+        state,
+        tasks,
+        before,
+    }
+}

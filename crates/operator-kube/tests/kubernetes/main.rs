@@ -1,0 +1,293 @@
+//! `kvick-operator kubernetes` against a real API server, with pods as processes of a small kubelet.
+//!
+//! The scenarios share a control plane and run one after the other; `cargo test --test kubernetes NAME` runs those with
+//! the name. Each has a cluster of its own, whose writes are numbered and checked. The operator has only the rights of
+//! its role. Without the programs of the control plane (see `tests/kube`) this says so and passes.
+
+mod control_plane;
+mod fixture;
+mod kubelet;
+#[path = "../support/mod.rs"]
+mod support;
+
+use fixture::{Cluster, Fixture};
+use kvick_testing::SetOnDrop;
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+use support::{Follower, Writes, wait};
+
+type Scenario = (&'static str, fn(&mut Fixture));
+
+const SCENARIOS: &[Scenario] = &[
+    ("a_cluster_is_created_with_all_that_belongs_to_it", is_created),
+    ("a_cluster_scales_under_load_without_losing_writes_and_drains_onto_all_shards", scales),
+    ("an_upgrade_replaces_one_pod_at_a_time_and_no_primary_before_its_replica_has_synchronized", upgrades),
+    ("a_deleted_pod_and_a_killed_primary_are_healed", heals),
+    ("nodes_that_all_have_new_addresses_meet_again", moves),
+    ("pods_without_volumes_are_healed_by_their_replicas", heals_without_volumes),
+    ("an_operator_that_is_killed_again_and_again_still_converges", is_killed),
+    ("of_two_operators_one_acts_and_the_other_takes_over", elects),
+];
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if words.iter().any(|word| word == "--list") {
+        SCENARIOS.iter().for_each(|(name, _)| println!("{name}: test"));
+        return ExitCode::SUCCESS;
+    }
+    let filters: Vec<&String> = words.iter().filter(|word| !word.starts_with('-')).collect();
+    let is_chosen = |name: &str| filters.is_empty() || filters.iter().any(|filter| name.contains(filter.as_str()));
+    let chosen: Vec<&Scenario> = SCENARIOS.iter().filter(|(name, _)| is_chosen(name)).collect();
+    let Some(mut fixture) = (if chosen.is_empty() { None } else { Fixture::new() }) else {
+        return ExitCode::SUCCESS;
+    };
+    // Where time is limited, the last scenarios are left out.
+    let seconds = std::env::var("KVICK_TEST_KUBE_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
+    let (started, limit) = (Instant::now(), seconds.map(Duration::from_secs));
+    for (name, scenario) in chosen {
+        let began = Instant::now();
+        if limit.is_some_and(|limit| started.elapsed() >= limit) {
+            println!("test {name} ... LEFT OUT: the time is over");
+            continue;
+        }
+        if catch_unwind(AssertUnwindSafe(|| scenario(&mut fixture))).is_err() {
+            fixture.print_logs();
+            println!("test {name} ... FAILED");
+            return ExitCode::FAILURE;
+        }
+        println!("test {name} ... ok ({:.1} s)", began.elapsed().as_secs_f64());
+    }
+    ExitCode::SUCCESS
+}
+
+/// Runs a change while a client writes, and checks the writes afterwards.
+fn under_load(
+    fixture: &mut Fixture,
+    cluster: &Cluster,
+    confirmations: i64,
+    change: impl FnOnce(&mut Fixture, &Writes),
+) {
+    let (end, writes) = (AtomicBool::new(false), Writes::new());
+    let follower = |confirmations| {
+        let pods = fixture.pods_of(cluster);
+        let mut follower = Follower::new(move || pods.endpoints());
+        follower.confirmations = confirmations;
+        follower
+    };
+    let (mut client, mut reader) = (follower(confirmations), follower(0));
+    std::thread::scope(|scope| {
+        let _end = SetOnDrop(&end);
+        let (writes, end) = (&writes, &end);
+        scope.spawn(move || writes.write(&mut client, end));
+        writes.go_on(500);
+        change(fixture, writes);
+        writes.go_on(500);
+        end.store(true, std::sync::atomic::Ordering::SeqCst);
+        writes.check(&mut reader);
+    });
+}
+
+fn is_created(fixture: &mut Fixture) {
+    let cluster = fixture.create("made", |spec| {
+        spec.shards.count = Some(2);
+        spec.replicas_per_shard = 1;
+        spec.endpoint = true;
+        spec.password_secret = Some("made-password".into());
+    });
+    cluster.wait_running(fixture, 2);
+    let pods = fixture.pods_of(&cluster);
+    wait("all pods are ready", || pods.ready() == 4);
+    let status = cluster.status(fixture);
+    assert_eq!((status.shard_count, status.shards.len()), (2, 2));
+    assert!(status.shards.iter().all(|shard| shard.slots > 4000 && shard.replicas_ready == 1), "{status:?}");
+    let condition = |name: &str| status.conditions.iter().find(|condition| condition.type_ == name).cloned();
+    assert_eq!(condition("Ready").map(|ready| ready.status).as_deref(), Some("True"));
+    assert_eq!(cluster.scale(fixture), (2, 2, "kvick.dev/cluster=made".to_owned()));
+    let reasons = fixture.events(&cluster);
+    for reason in ["StartShard", "StartReplica", "Join", "AssignSlots", "Replicate"] {
+        assert!(reasons.contains(reason), "there is no event {reason}: {reasons:?}");
+    }
+    assert!(
+        fixture.has_service("made")
+            && fixture.has_service("made-nodes")
+            && fixture.has_service("made-endpoint")
+            && fixture.has_budget("made")
+    );
+    // Any node answers for any slot, with the password of the secret.
+    let mut client = cluster.endpoint_client(&pods);
+    for number in 0..50 {
+        assert_eq!(client.ask(&["SET", &format!("k{number}"), "v"]).expect("a reply").text(), "OK");
+    }
+    // A specification that is not valid changes nothing, and says why.
+    cluster.change(fixture, |spec| {
+        spec.config.insert("port".into(), "1".into());
+    });
+    wait("the problem is in the status", || {
+        cluster.status(fixture).conditions.iter().any(|condition| condition.message.contains("port is set by"))
+    });
+    assert_eq!(pods.ready(), 4);
+    cluster.delete(fixture);
+}
+
+fn scales(fixture: &mut Fixture) {
+    let cluster = fixture.create("grows", |_| ());
+    cluster.wait_running(fixture, 1);
+    under_load(fixture, &cluster, 0, |fixture, writes| {
+        cluster.set_scale(fixture, 4);
+        cluster.wait_running(fixture, 4);
+        writes.go_on(2000);
+        cluster.set_scale(fixture, 2);
+        let counts = cluster.wait_running(fixture, 2);
+        assert!(counts.iter().all(|count| *count > 6000), "the slots were drained onto one shard: {counts:?}");
+        writes.go_on(2000);
+        cluster.set_scale(fixture, 1);
+        cluster.wait_running(fixture, 1);
+    });
+    wait("volumes of removed nodes are deleted", || fixture.claims(&cluster) == 1);
+    cluster.delete(fixture);
+}
+
+fn upgrades(fixture: &mut Fixture) {
+    let cluster = fixture.create("renewed", |spec| {
+        spec.shards.count = Some(2);
+        spec.replicas_per_shard = 1;
+    });
+    cluster.wait_running(fixture, 2);
+    under_load(fixture, &cluster, 1, |fixture, _| {
+        let pods = fixture.pods_of(&cluster);
+        let before = pods.uids();
+        fixture.kubelet.take_ended();
+        cluster.change(fixture, |spec| {
+            spec.pod_annotations.insert("example.com/version".into(), "2".into());
+        });
+        let began = Instant::now();
+        let mut away_max = 0;
+        while pods.uids().intersection(&before).next().is_some() {
+            assert!(began.elapsed() < support::LIMIT, "waited in vain until all pods are new");
+            away_max = away_max.max(pods.away(4));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(away_max, 1, "pods were replaced together");
+        let ended = fixture.kubelet.take_ended();
+        assert!(ended.len() == 4 && ended.iter().all(|(_, role)| role == "slave"), "{ended:?}");
+        cluster.wait_running(fixture, 2);
+    });
+    let reasons = fixture.events(&cluster);
+    assert!(reasons.contains("Replace") && reasons.contains("HandOver"), "{reasons:?}");
+    cluster.delete(fixture);
+}
+
+fn heals(fixture: &mut Fixture) {
+    let cluster = fixture.create("healed", |spec| spec.replicas_per_shard = 1);
+    cluster.wait_running(fixture, 1);
+    under_load(fixture, &cluster, 1, |fixture, writes| {
+        let pods = fixture.pods_of(&cluster);
+        // A pod that is deleted comes back with its data, here the replica and then the primary.
+        for is_primary in [false, true] {
+            let primary = cluster.primary(fixture);
+            let name = pods.names().into_iter().find(|name| (*name == primary) == is_primary).expect("a pod");
+            let before = pods.uids();
+            pods.delete(&name);
+            wait("the pod is a new one", || !pods.uids().is_superset(&before) && pods.uids().len() == 2);
+            cluster.wait_running(fixture, 1);
+            writes.go_on(200);
+        }
+        // The process of the primary is killed: the replica takes over.
+        let primary = cluster.primary(fixture);
+        fixture.kubelet.kill(&primary);
+        wait("another node is the primary", || !["", &primary].contains(&&*cluster.primary(fixture)));
+        fixture.kubelet.resume(&primary);
+        cluster.wait_running(fixture, 1);
+        writes.go_on(200);
+    });
+    cluster.delete(fixture);
+}
+
+fn moves(fixture: &mut Fixture) {
+    let cluster = fixture.create("moved", |spec| {
+        spec.shards.count = Some(3);
+        spec.replicas_per_shard = 1;
+    });
+    cluster.wait_running(fixture, 3);
+    under_load(fixture, &cluster, 1, |fixture, _| {
+        let pods = fixture.pods_of(&cluster);
+        let before: BTreeSet<String> = pods.endpoints().into_iter().collect();
+        fixture.kubelet.reboot();
+        wait("all pods have new addresses", || {
+            let now: BTreeSet<String> = pods.endpoints().into_iter().collect();
+            now.len() == before.len() && now.is_disjoint(&before)
+        });
+        cluster.wait_running(fixture, 3);
+    });
+    cluster.delete(fixture);
+}
+
+fn heals_without_volumes(fixture: &mut Fixture) {
+    let cluster = fixture.create("fleeting", |spec| {
+        spec.replicas_per_shard = 1;
+        spec.persistence = None;
+    });
+    cluster.wait_running(fixture, 1);
+    under_load(fixture, &cluster, 1, |fixture, writes| {
+        let pods = fixture.pods_of(&cluster);
+        for _ in 0..2 {
+            let (primary, before) = (cluster.primary(fixture), pods.uids());
+            pods.delete(&primary);
+            wait("the pod is a new one", || !pods.uids().is_superset(&before) && pods.uids().len() == 2);
+            cluster.wait_running(fixture, 1);
+            assert_ne!(cluster.primary(fixture), primary);
+            writes.go_on(200);
+        }
+    });
+    cluster.delete(fixture);
+}
+
+fn is_killed(fixture: &mut Fixture) {
+    let cluster = fixture.create("resumed", |spec| spec.replicas_per_shard = 1);
+    let kill_often = |fixture: &mut Fixture, moments_ms: &[u64]| {
+        for moment in moments_ms {
+            std::thread::sleep(Duration::from_millis(*moment));
+            fixture.replace_operator();
+        }
+    };
+    kill_often(fixture, &[300, 500, 700, 900, 1100]);
+    cluster.wait_running(fixture, 1);
+    under_load(fixture, &cluster, 1, |fixture, _| {
+        cluster.set_scale(fixture, 2);
+        kill_often(fixture, &[400, 600, 800, 1000, 1200, 1400]);
+        cluster.wait_running(fixture, 2);
+        let before = fixture.pods_of(&cluster).uids();
+        cluster.change(fixture, |spec| {
+            spec.pod_annotations.insert("example.com/version".into(), "2".into());
+        });
+        kill_often(fixture, &[500, 800, 1100, 1400, 1700]);
+        let pods = fixture.pods_of(&cluster);
+        wait("all pods are new", || pods.uids().is_disjoint(&before));
+        cluster.wait_running(fixture, 2);
+        cluster.set_scale(fixture, 1);
+        kill_often(fixture, &[400, 600, 800, 1000]);
+        cluster.wait_running(fixture, 1);
+    });
+    cluster.delete(fixture);
+}
+
+fn elects(fixture: &mut Fixture) {
+    fixture.stop_operator();
+    let elected = ["--leader-election", "--lease", "2"];
+    let mut first = fixture.operator(&elected);
+    fixture.wait_for_lines("running the clusters", 1);
+    let second = fixture.operator(&elected);
+    let cluster = fixture.create("elected", |_| ());
+    cluster.wait_running(fixture, 1);
+    assert_eq!(fixture.lines("running the clusters"), 1, "both act");
+    first.kill();
+    fixture.wait_for_lines("running the clusters", 2);
+    cluster.set_scale(fixture, 2);
+    cluster.wait_running(fixture, 2);
+    drop(second);
+    fixture.start_operator();
+    cluster.delete(fixture);
+}
