@@ -43,27 +43,43 @@ pub struct TlsSettings {
 impl TlsSettings {
     /// Reads certificates and keys.
     pub fn new(tls: &Tls) -> Result<TlsSettings, ConfigError> {
-        let fail = |what: &str, error: &dyn std::fmt::Display| ConfigError(format!("tls.{what}: {error}"));
+        let read = |what: &str, path: &PathBuf| std::fs::read(path).map_err(|error| fail(what, &error));
         let path = tls.ca_file.as_ref().ok_or_else(|| fail("ca_file", &"name the certificates of authorities"))?;
+        let identity = match (&tls.certificate, &tls.private_key) {
+            (Some(certificate), Some(key)) => Some((read("certificate", certificate)?, read("private_key", key)?)),
+            (None, None) => None,
+            _ => return Err(fail("certificate", &"certificate and private_key need each other")),
+        };
+        let identity = identity.as_ref().map(|(certificate, key)| (&certificate[..], &key[..]));
+        let settings = TlsSettings::from_pem(&read("ca_file", path)?, identity)?;
+        Ok(TlsSettings { server_name: tls.server_name.clone(), ..settings })
+    }
+
+    /// Takes the text of certificates of authorities, and of the client's certificate and key.
+    pub fn from_pem(authorities: &[u8], identity: Option<(&[u8], &[u8])>) -> Result<TlsSettings, ConfigError> {
         let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_file_iter(path).map_err(|error| fail("ca_file", &error))? {
+        for certificate in CertificateDer::pem_slice_iter(authorities) {
             let certificate = certificate.map_err(|error| fail("ca_file", &error))?;
             roots.add(certificate).map_err(|error| fail("ca_file", &error))?;
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
         let builder = builder.map_err(|error| fail("ca_file", &error))?.with_root_certificates(roots);
-        let config = match (&tls.certificate, &tls.private_key) {
-            (Some(certificate), Some(key)) => {
-                let chain = CertificateDer::pem_file_iter(certificate).and_then(Iterator::collect);
+        let config = match identity {
+            Some((certificate, key)) => {
+                let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate).collect();
                 let chain = chain.map_err(|error| fail("certificate", &error))?;
-                let key = PrivateKeyDer::from_pem_file(key).map_err(|error| fail("private_key", &error))?;
+                let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| fail("private_key", &error))?;
                 builder.with_client_auth_cert(chain, key).map_err(|error| fail("certificate", &error))?
             }
-            (None, None) => builder.with_no_client_auth(),
-            _ => return Err(fail("certificate", &"certificate and private_key need each other")),
+            None => builder.with_no_client_auth(),
         };
-        Ok(TlsSettings { config: Arc::new(config), server_name: tls.server_name.clone() })
+        Ok(TlsSettings { config: Arc::new(config), server_name: None })
+    }
+
+    /// The same settings for a server with this name in its certificate.
+    pub fn with_server_name(&self, name: &str) -> TlsSettings {
+        TlsSettings { config: Arc::clone(&self.config), server_name: Some(name.to_owned()) }
     }
 
     fn connect(&self, endpoint: &str) -> io::Result<Box<ClientConnection>> {
@@ -75,6 +91,10 @@ impl TlsSettings {
         session.set_buffer_limit(None);
         Ok(Box::new(session))
     }
+}
+
+fn fail(what: &str, error: &dyn std::fmt::Display) -> ConfigError {
+    ConfigError(format!("tls.{what}: {error}"))
 }
 
 /// A socket.

@@ -81,12 +81,12 @@ fn turn(target: &Target, running: &mut Option<Running>) -> io::Result<bool> {
         Some(running) => running,
         None => {
             let backend = Pods::new(target.connection.clone(), Arc::clone(&cluster));
-            let password = backend.password()?;
+            let access = backend.access()?;
             running.insert(Running {
                 uid: cluster.uid(),
                 target: target.clone(),
                 backend,
-                observer: Observer::new(password),
+                observer: Observer::new(access),
                 planner: Planner::new(cluster.spec.policy()),
                 memory: Memory::default(),
                 applied: None,
@@ -111,7 +111,10 @@ impl Running {
         self.backend.set_cluster(Arc::clone(cluster));
         self.planner.set_policy(cluster.spec.policy());
         if self.applied.is_none_or(|(applied, at)| applied != generation || at.elapsed() > APPLY_EVERY) {
-            self.backend.apply_all(self.backend.password()?.as_deref())?;
+            let access = self.backend.access()?;
+            self.backend.apply_all(access.password.as_deref())?;
+            // The operator's own certificate may be a new one.
+            self.observer.set_access(access);
             self.applied = Some((generation, Instant::now()));
         }
         let members = self.backend.list()?;

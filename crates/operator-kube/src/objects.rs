@@ -29,6 +29,7 @@ const USER: i64 = 999;
 const CONFIG_FILE: &str = "kvick.conf";
 const CONFIG_PATH: &str = "/etc/kvick";
 const DATA_PATH: &str = "/data";
+const TLS_PATH: &str = "/etc/kvick-tls";
 
 /// Directives that come from other fields of the resource, or that the operator depends on.
 const RESERVED: &[&str] = &[
@@ -42,6 +43,7 @@ const RESERVED: &[&str] = &[
     "cluster-forward",
     "cluster-forward-password",
     "cluster-forward-port",
+    "cluster-forward-tls-port",
     "cluster-port",
     "cluster-slot-stats-enabled",
     "daemonize",
@@ -53,6 +55,12 @@ const RESERVED: &[&str] = &[
     "port",
     "primaryauth",
     "requirepass",
+    "tls-ca-cert-file",
+    "tls-cert-file",
+    "tls-cluster",
+    "tls-key-file",
+    "tls-port",
+    "tls-replication",
 ];
 
 /// Whether `config` must not have this directive.
@@ -185,8 +193,17 @@ fn config(spec: &KvickClusterSpec) -> String {
         ("save", String::new()),
     ]
     .into();
+    let has_tls = spec.tls_secret.is_some();
+    if has_tls {
+        let port = directives.insert("port", "0".to_owned()).unwrap_or_default();
+        directives.insert("tls-port", port);
+        directives.extend(["tls-cluster", "tls-replication"].map(|name| (name, yes())));
+        // Pods see a new certificate in the secret soon after it has changed.
+        directives.insert("tls-auto-reload-interval", "3600".to_owned());
+    }
     if spec.endpoint {
-        directives.insert("cluster-forward-port", endpoint_port(spec).to_string());
+        let name = if has_tls { "cluster-forward-tls-port" } else { "cluster-forward-port" };
+        directives.insert(name, endpoint_port(spec).to_string());
     }
     if let Some(bytes) = spec.memory_max() {
         directives.insert("maxmemory", bytes.to_string());
@@ -268,14 +285,13 @@ fn pod_spec(cluster: &KvickCluster, name: &str, shard: u32) -> PodSpec {
             Volume { name: "data".to_owned(), empty_dir: Some(EmptyDirVolumeSource::default()), ..Volume::default() }
         }
     };
-    let config = Volume {
-        name: "config".to_owned(),
-        secret: Some(SecretVolumeSource {
-            secret_name: Some(config_name(&cluster_name)),
-            ..SecretVolumeSource::default()
-        }),
+    let secret = |name: &str, secret: String| Volume {
+        name: name.to_owned(),
+        secret: Some(SecretVolumeSource { secret_name: Some(secret), ..SecretVolumeSource::default() }),
         ..Volume::default()
     };
+    let mut volumes = vec![secret("config", config_name(&cluster_name)), data];
+    volumes.extend(spec.tls_secret.clone().map(|name| secret("tls", name)));
     PodSpec {
         affinity: spec.topology_spread.is_none().then(|| apart(&cluster_name, shard)),
         automount_service_account_token: Some(false),
@@ -293,7 +309,7 @@ fn pod_spec(cluster: &KvickCluster, name: &str, shard: u32) -> PodSpec {
         subdomain: Some(nodes_name(&cluster_name)),
         termination_grace_period_seconds: Some(spec.termination_grace_period_seconds.into()),
         topology_spread_constraints: spec.topology_spread.clone(),
-        volumes: Some(vec![config, data]),
+        volumes: Some(volumes),
         ..PodSpec::default()
     }
 }
@@ -338,7 +354,12 @@ fn container(cluster: &KvickCluster, name: &str) -> Container {
         "--dir",
         DATA_PATH,
     ];
-    let args = first.into_iter().chain(own.map(str::to_owned)).collect();
+    let mut args: Vec<String> = first.into_iter().chain(own.map(str::to_owned)).collect();
+    if spec.tls_secret.is_some() {
+        for (option, file) in [("cert", "tls.crt"), ("key", "tls.key"), ("ca-cert", "ca.crt")] {
+            args.extend([format!("--tls-{option}-file"), format!("{TLS_PATH}/{file}")]);
+        }
+    }
     let mount = |name: &str, path: &str, read_only| VolumeMount {
         name: name.to_owned(),
         mount_path: path.to_owned(),
@@ -360,6 +381,10 @@ fn container(cluster: &KvickCluster, name: &str) -> Container {
         period_seconds: Some(5),
         ..Probe::default()
     };
+    let mut mounts = vec![mount("config", CONFIG_PATH, true), mount("data", DATA_PATH, false)];
+    if spec.tls_secret.is_some() {
+        mounts.push(mount("tls", TLS_PATH, true));
+    }
     let mut ports = vec![port("clients", spec.port), port("bus", spec.bus_port()), port("metrics", spec.port + 1)];
     if spec.endpoint {
         ports.push(port("endpoint", endpoint_port(spec)));
@@ -389,7 +414,7 @@ fn container(cluster: &KvickCluster, name: &str) -> Container {
             read_only_root_filesystem: Some(true),
             ..SecurityContext::default()
         }),
-        volume_mounts: Some(vec![mount("config", CONFIG_PATH, true), mount("data", DATA_PATH, false)]),
+        volume_mounts: Some(mounts),
         ..Container::default()
     }
 }
@@ -447,6 +472,21 @@ pub(crate) mod tests {
             assert!(text.contains(line), "{line} is missing in:\n{text}");
         }
         assert!(!text.contains("appendonly yes"));
+    }
+
+    #[test]
+    fn with_a_certificate_there_are_no_ports_without_tls() {
+        let mut cluster = cluster();
+        cluster.spec.endpoint = true;
+        cluster.spec.tls_secret = Some("certificate".into());
+        let text = config(&cluster.spec);
+        for line in ["port 0\n", "tls-port 6379\n", "tls-cluster yes\n", "cluster-forward-tls-port 6381\n"] {
+            assert!(text.contains(line), "{line} is missing in:\n{text}");
+        }
+        assert!(!text.contains("cluster-forward-port"));
+        let spec = pod(&cluster, "c-1", 1).spec.expect("a specification");
+        let args = spec.containers[0].args.clone().unwrap_or_default().join(" ");
+        assert!(args.ends_with("--tls-ca-cert-file /etc/kvick-tls/ca.crt"), "{args}");
     }
 
     #[test]

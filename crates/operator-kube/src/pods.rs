@@ -11,7 +11,9 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Client, Resource, ResourceExt};
+use kvick_load::transport::TlsSettings;
 use kvick_operator::backend::{Backend, Member};
+use kvick_operator::observe::Access;
 use kvick_planner::ShardId;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -116,6 +118,23 @@ impl Pods {
             return Err(io::Error::other(format!("the password of secret {name} is empty or has control characters")));
         }
         Ok(Some(password))
+    }
+
+    /// How the operator gets in.
+    ///
+    /// # Errors
+    /// If a secret is missing, or lacks something.
+    pub fn access(&self) -> io::Result<Access> {
+        let password = self.password()?;
+        let Some(name) = &self.cluster.spec.tls_secret else { return Ok(Access { password, tls: None }) };
+        let data = self.connection.wait(self.api::<Secret>().get(name))?.data.unwrap_or_default();
+        let part = |key: &str| {
+            let part = data.get(key).map(|part| &part.0[..]);
+            part.ok_or_else(|| io::Error::other(format!("secret {name} has no key {key}")))
+        };
+        let tls = TlsSettings::from_pem(part("ca.crt")?, Some((part("tls.crt")?, part("tls.key")?)));
+        let tls = tls.map_err(|error| io::Error::other(format!("secret {name}: {error}")))?;
+        Ok(Access { password, tls: Some(tls) })
     }
 
     /// Creates or corrects all objects but pods.

@@ -4,6 +4,7 @@
 
 mod support;
 
+use kvick_operator::observe::Access;
 use kvick_testing::{SetOnDrop, free_port};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -145,7 +146,7 @@ fn endpoints(dir: &Path) -> Vec<String> {
 }
 
 fn slots(dir: &Path) -> Option<Vec<usize>> {
-    support::slots(&endpoints(dir), None)
+    support::slots(&endpoints(dir), &Access::default())
 }
 
 /// The node that is a primary, and whether the other one has all of its data.

@@ -8,6 +8,7 @@ use crate::state::{Export, Facts, FailedExport, Load, Node, Peer, State};
 use kvick_load::client::Client;
 use kvick_load::config::Client as ClientSettings;
 use kvick_load::reply::Value;
+use kvick_load::transport::TlsSettings;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::time::{Duration, Instant};
@@ -19,9 +20,18 @@ const PINGS: usize = 3;
 /// Time constant of the averages of rates, in seconds.
 const SMOOTHING_S: f64 = 1.5;
 
+/// How to get in.
+#[derive(Clone, Default)]
+pub struct Access {
+    /// Password of the default user, if there is one.
+    pub password: Option<String>,
+    /// How connections are encrypted, if they are. Certificates are checked for the host names of nodes that have one.
+    pub tls: Option<TlsSettings>,
+}
+
 /// Connections to nodes, and what they said the last time.
 pub struct Observer {
-    password: Option<String>,
+    access: Access,
     began: Instant,
     nodes: HashMap<String, Known>,
     /// Names of read-only commands, once a node has listed them.
@@ -50,8 +60,13 @@ struct Counters {
 
 impl Observer {
     /// Without connections.
-    pub fn new(password: Option<String>) -> Observer {
-        Observer { password, began: Instant::now(), nodes: HashMap::new(), reads: HashSet::new() }
+    pub fn new(access: Access) -> Observer {
+        Observer { access, began: Instant::now(), nodes: HashMap::new(), reads: HashSet::new() }
+    }
+
+    /// Changes how new connections get in.
+    pub fn set_access(&mut self, access: Access) {
+        self.access = access;
     }
 
     /// Asks all nodes.
@@ -60,7 +75,7 @@ impl Observer {
         for member in &members {
             self.nodes.entry(member.name.clone()).or_default();
         }
-        let (password, began, mut reads) = (&self.password, self.began, std::mem::take(&mut self.reads));
+        let (access, began, mut reads) = (&self.access, self.began, std::mem::take(&mut self.reads));
         let known_reads = &reads;
         let (nodes, learned) = std::thread::scope(|scope| {
             let mut asked = Vec::new();
@@ -71,7 +86,7 @@ impl Observer {
                     known.client = None;
                     continue;
                 };
-                asked.push((name.clone(), scope.spawn(move || known.ask(member, password, began, known_reads))));
+                asked.push((name.clone(), scope.spawn(move || known.ask(member, access, began, known_reads))));
             }
             let mut facts: HashMap<String, Facts> = HashMap::new();
             let mut learned = HashSet::new();
@@ -96,26 +111,30 @@ impl Observer {
     /// If the node does not answer, or answers with an error.
     pub fn command(&mut self, member: &Member, words: &[String]) -> io::Result<Value> {
         let known = self.nodes.entry(member.name.clone()).or_default();
-        known.ask_one(member, &self.password, words)
+        known.ask_one(member, &self.access, words)
     }
 }
 
 impl Known {
-    fn client(&mut self, member: &Member, password: &Option<String>) -> io::Result<&mut Client> {
+    fn client(&mut self, member: &Member, access: &Access) -> io::Result<&mut Client> {
         if self.client.is_none() {
             let settings = ClientSettings {
                 connect_timeout: LIMIT_MS,
                 request_timeout: LIMIT_MS,
-                password: password.clone(),
+                password: access.password.clone(),
                 ..ClientSettings::default()
             };
-            self.client = Some(Client::connect(&member.endpoint(), &settings, None)?);
+            let tls = access.tls.as_ref().map(|tls| match &*member.hostname {
+                "" => tls.clone(),
+                name => tls.with_server_name(name),
+            });
+            self.client = Some(Client::connect(&member.endpoint(), &settings, tls.as_ref())?);
         }
         self.client.as_mut().ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    fn ask_one(&mut self, member: &Member, password: &Option<String>, words: &[impl AsRef<[u8]>]) -> io::Result<Value> {
-        let reply = self.client(member, password).and_then(|client| client.ask(words));
+    fn ask_one(&mut self, member: &Member, access: &Access, words: &[impl AsRef<[u8]>]) -> io::Result<Value> {
+        let reply = self.client(member, access).and_then(|client| client.ask(words));
         match reply {
             Ok(Value::Error(error)) => Err(io::Error::other(error)),
             Ok(reply) => Ok(reply),
@@ -130,11 +149,11 @@ impl Known {
     fn ask(
         &mut self,
         member: &Member,
-        password: &Option<String>,
+        access: &Access,
         began: Instant,
         reads: &HashSet<String>,
     ) -> io::Result<(Facts, HashSet<String>)> {
-        let mut ask = |words: &[&str]| self.ask_one(member, password, words);
+        let mut ask = |words: &[&str]| self.ask_one(member, access, words);
         let mut ping_ms = f64::INFINITY;
         for _ in 0..PINGS {
             let sent = Instant::now();

@@ -4,7 +4,7 @@ use crate::backend::Backend;
 use crate::config::Config;
 use crate::execute::execute;
 use crate::local::Local;
-use crate::observe::Observer;
+use crate::observe::{Access, Observer};
 use crate::reconcile::{Memory, step};
 use crate::state::State;
 use crate::view::View;
@@ -61,7 +61,7 @@ pub fn run(path: &Path, view: &mut dyn View) -> io::Result<()> {
     file.has_changed();
     let mut config = Config::read(path)?;
     let mut backend = Local::open(config.clone())?;
-    let mut observer = Observer::new(config.password.clone());
+    let mut observer = Observer::new(Access { password: config.password.clone(), tls: None });
     let mut planner = Planner::new(config.policy());
     let mut memory = Memory::default();
     let mut picture = Picture::default();

@@ -9,10 +9,12 @@ use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind, NamespaceResourceScope};
 use kube::{Client, Resource, ResourceExt};
 use kvick_load::client::Client as Connection;
-use kvick_load::config::Client as Settings;
+use kvick_load::transport::TlsSettings;
+use kvick_operator::observe::Access;
 use kvick_operator_kube::manifests;
 use kvick_operator_kube::spec::{KvickCluster, KvickClusterSpec, KvickClusterStatus};
 use kvick_testing::free_port;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -173,8 +175,28 @@ impl Fixture {
         let mut spec: KvickClusterSpec = serde_json::from_value(spec).expect("a specification");
         change(&mut spec);
         let password = spec.password_secret.is_some().then(|| PASSWORD.to_owned());
+        let tls = spec.tls_secret.as_ref().map(|secret| self.create_certificate(secret, name));
         self.run(self.api().create(&PostParams::default(), &KvickCluster::new(name, spec)));
-        Cluster { name: name.to_owned(), port, password }
+        Cluster { name: name.to_owned(), port, access: Access { password, tls } }
+    }
+
+    /// Creates a secret with a certificate for the pods of a cluster. Returns how clients use it.
+    fn create_certificate(&self, secret: &str, cluster: &str) -> TlsSettings {
+        let mut authority = CertificateParams::new(Vec::new()).expect("parameters");
+        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate().expect("a key"));
+        let authority = authority.expect("an authority");
+        let names = vec![format!("*.{cluster}-nodes.{NAMESPACE}.svc")];
+        let key = KeyPair::generate().expect("a key");
+        let certificate = CertificateParams::new(names).expect("parameters").signed_by(&key, &authority);
+        let (certificate, key) = (certificate.expect("a certificate").pem(), key.serialize_pem());
+        let data = json!({ "tls.crt": certificate, "tls.key": key, "ca.crt": authority.pem() });
+        let object = json!({ "metadata": { "name": secret }, "stringData": data });
+        let object: Secret = serde_json::from_value(object).expect("a secret");
+        self.run(self.api::<Secret>().create(&PostParams::default(), &object));
+        let identity = Some((certificate.as_bytes(), key.as_bytes()));
+        let settings = TlsSettings::from_pem(authority.pem().as_bytes(), identity).expect("settings");
+        settings.with_server_name(&format!("any.{cluster}-nodes.{NAMESPACE}.svc"))
     }
 
     pub fn pods_of(&self, cluster: &Cluster) -> Pods {
@@ -233,7 +255,7 @@ impl Fixture {
 pub struct Cluster {
     name: String,
     port: u16,
-    password: Option<String>,
+    access: Access,
 }
 
 impl Cluster {
@@ -278,7 +300,7 @@ impl Cluster {
             if !is_current || status.phase != "Running" || status.shard_count != shards {
                 return false;
             }
-            let Some(found) = support::slots(&pods.endpoints(), self.password.as_deref()) else { return false };
+            let Some(found) = support::slots(&pods.endpoints(), &self.access) else { return false };
             counts = found.into_iter().filter(|count| *count > 0).collect();
             counts.len() == shards as usize
         });
@@ -287,8 +309,7 @@ impl Cluster {
 
     /// A connection to a port where a node answers for all slots.
     pub fn endpoint_client(&self, pods: &Pods) -> Connection {
-        let settings = Settings { password: self.password.clone(), ..Settings::default() };
-        Connection::connect(&pods.endpoints_at(self.port + 2)[0], &settings, None).expect("a connection")
+        support::connect_with(&pods.endpoints_at(self.port + 2)[0], &self.access).expect("a connection")
     }
 
     /// Deletes the cluster, and waits until nothing of it is left.

@@ -23,6 +23,7 @@ type Scenario = (&'static str, fn(&mut Fixture));
 
 const SCENARIOS: &[Scenario] = &[
     ("a_cluster_is_created_with_all_that_belongs_to_it", is_created),
+    ("a_cluster_with_tls_is_created_and_upgraded", encrypts),
     ("a_cluster_scales_under_load_without_losing_writes_and_drains_onto_all_shards", scales),
     ("an_upgrade_replaces_one_pod_at_a_time_and_no_primary_before_its_replica_has_synchronized", upgrades),
     ("a_deleted_pod_and_a_killed_primary_are_healed", heals),
@@ -129,6 +130,28 @@ fn is_created(fixture: &mut Fixture) {
         cluster.status(fixture).conditions.iter().any(|condition| condition.message.contains("port is set by"))
     });
     assert_eq!(pods.ready(), 4);
+    cluster.delete(fixture);
+}
+
+fn encrypts(fixture: &mut Fixture) {
+    let cluster = fixture.create("sealed", |spec| {
+        spec.replicas_per_shard = 1;
+        spec.endpoint = true;
+        spec.tls_secret = Some("sealed-certificate".into());
+    });
+    cluster.wait_running(fixture, 1);
+    let pods = fixture.pods_of(&cluster);
+    let mut client = cluster.endpoint_client(&pods);
+    assert_eq!(client.ask(&["SET", "key", "value"]).expect("a reply").text(), "OK");
+    let plain = support::connect(&pods.endpoints()[0]).and_then(|mut client| client.ask(&["PING"]));
+    assert!(plain.is_err(), "a connection without TLS was accepted");
+    let before = pods.uids();
+    cluster.change(fixture, |spec| {
+        spec.pod_annotations.insert("example.com/version".into(), "2".into());
+    });
+    wait("all pods are new", || pods.uids().is_disjoint(&before) && pods.uids().len() == 2);
+    cluster.wait_running(fixture, 1);
+    assert_eq!(cluster.endpoint_client(&pods).ask(&["GET", "key"]).expect("a reply").text(), "value");
     cluster.delete(fixture);
 }
 

@@ -5,6 +5,7 @@ use kvick_load::client::Client;
 use kvick_load::config::Client as Settings;
 use kvick_load::reply::Value;
 use kvick_load::topology::Redirect;
+use kvick_operator::observe::Access;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,13 +17,13 @@ pub const LIMIT: Duration = Duration::from_secs(90);
 pub const KEYS: u64 = 2000;
 
 pub fn connect(endpoint: &str) -> io::Result<Client> {
-    connect_with(endpoint, None)
+    connect_with(endpoint, &Access::default())
 }
 
-fn connect_with(endpoint: &str, password: Option<&str>) -> io::Result<Client> {
-    let password = password.map(str::to_owned);
+pub fn connect_with(endpoint: &str, access: &Access) -> io::Result<Client> {
+    let password = access.password.clone();
     let settings = Settings { connect_timeout: 2000, request_timeout: 2000, password, ..Settings::default() };
-    Client::connect(endpoint, &settings, None)
+    Client::connect(endpoint, &settings, access.tls.as_ref())
 }
 
 /// A client that follows redirections. It tries again until the request is answered, but not for ever.
@@ -165,10 +166,10 @@ pub fn wait(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 /// The number of slots of each node, if all nodes answer, know the same nodes with the same slots, and no slot moves.
-pub fn slots(endpoints: &[String], password: Option<&str>) -> Option<Vec<usize>> {
+pub fn slots(endpoints: &[String], access: &Access) -> Option<Vec<usize>> {
     let mut views = BTreeSet::new();
     for endpoint in endpoints {
-        let mut client = connect_with(endpoint, password).ok()?;
+        let mut client = connect_with(endpoint, access).ok()?;
         let mut ask = |words: &[&str]| client.ask(words).ok();
         let is_moving = ask(&["CLUSTER", "GETSLOTMIGRATIONS"])?.elements().iter().any(|job| {
             let mut fields = job.elements().chunks_exact(2);
