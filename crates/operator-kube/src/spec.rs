@@ -59,8 +59,8 @@ pub struct KvickClusterSpec {
     /// Secret with the key `password`: the password of the default user, for clients and between nodes. It must not
     /// change while pods run.
     pub password_secret: Option<String>,
-    /// Secret with the keys `tls.crt`, `tls.key` and `ca.crt`. Clients and nodes use TLS only then. The certificate must
-    /// be valid for the host names of pods, `*.NAME-nodes.NAMESPACE.svc`.
+    /// Secret with the keys `tls.crt`, `tls.key` and `ca.crt`. With it, clients and nodes use TLS only. The certificate
+    /// must be valid for the host names of pods, `*.NAME-nodes.NAMESPACE.svc`.
     pub tls_secret: Option<String>,
     /// Where data is kept. Without it, the data of a pod ends with the pod.
     pub persistence: Option<Persistence>,
