@@ -46,6 +46,16 @@ pub struct TransactionBlock {
     pub commands: u32,
     /// Whether none of them writes.
     pub reads: bool,
+    /// Whether the client caches the keys that they read.
+    pub caches: bool,
+}
+
+/// What a client expects of a request that is sent to other nodes.
+pub struct Expected {
+    /// Whether it receives the reply.
+    pub wanted: bool,
+    /// Whether it caches the keys that the request reads.
+    pub caches: bool,
 }
 
 impl Client {
@@ -77,15 +87,26 @@ fn refusal(command: &CommandInfo, args: Args<'_>) -> Option<Error> {
             "ERR '{}' is not available where requests are forwarded: replicas of several nodes have the writes",
             command.full_name
         )),
-        "client|tracking" if args.get(2).is_some_and(|word| word.eq_ignore_ascii_case(b"on")) => {
-            Error::text("ERR Client-side caching is not available where requests are forwarded")
-        }
-        "ssubscribe" => Error::text(
-            "ERR SSUBSCRIBE to channels of other nodes is not available where requests are \
-             forwarded: use SUBSCRIBE, or connect to the owner of the slot",
+        "client|tracking" if asks_for_noloop(args) => Error::text(
+            "ERR NOLOOP is not available where requests are forwarded: other nodes do not report who changed a key",
         ),
         _ => return None,
     })
+}
+
+/// Whether CLIENT TRACKING turns it on with NOLOOP.
+fn asks_for_noloop(args: Args<'_>) -> bool {
+    let is = |word: &[u8], name: &str| word.eq_ignore_ascii_case(name.as_bytes());
+    let mut words = args.iter().skip(3);
+    while let Some(word) = words.next() {
+        if is(word, "noloop") {
+            return args.get(2).is_some_and(|status| is(status, "on"));
+        }
+        if is(word, "prefix") || is(word, "redirect") {
+            words.next();
+        }
+    }
+    false
 }
 
 /// Whether a node can execute a command for a client of another one, in a transaction.
@@ -124,12 +145,18 @@ impl Engine {
         }
         let Some(slot) = slot else {
             return match refusal(command, args) {
-                Some(error) if command.full_name != "ssubscribe" => Routed::Refused(error),
+                Some(error) => Routed::Refused(error),
                 _ if command.full_name == "scan" => Routed::Elsewhere(Destination::Scan),
                 _ if !exec && concerns_all(command) => Routed::Elsewhere(Destination::Everywhere),
                 _ => Routed::Here,
             };
         };
+        if command.full_name == "sunsubscribe" {
+            return Routed::Here;
+        }
+        if command.full_name == "ssubscribe" && client.forwarding.is_some_and(|elsewhere| elsewhere.subscribes) {
+            return Routed::Here;
+        }
         if is_watch && client.watched_slot().is_some_and(|watched| watched != slot) {
             return Routed::Refused(Error::text(CROSS_SLOT));
         }
@@ -146,10 +173,7 @@ impl Engine {
                 let error = decision.error(slot, client.info.viewer()).unwrap_or_default();
                 Routed::Refused(Error::new(error))
             }
-            _ => match refusal(command, args) {
-                Some(error) => Routed::Refused(error),
-                None => Routed::Elsewhere(Destination::Slot(slot)),
-            },
+            _ => Routed::Elsewhere(Destination::Slot(slot)),
         }
     }
 
@@ -175,13 +199,17 @@ impl Engine {
         )))
     }
 
-    /// Counts and shows a request that is sent to other nodes. Returns whether the client receives the reply.
-    pub fn send_elsewhere(&mut self, client: &mut Client, command: &'static CommandInfo, args: Args<'_>) -> bool {
+    /// Counts and shows a request that is sent to other nodes.
+    pub fn send_elsewhere(&mut self, client: &mut Client, command: &'static CommandInfo, args: Args<'_>) -> Expected {
         self.monitor(client, Invocation { command, args });
         self.send_monitor_lines();
         self.stats.requests.add(1);
         self.stats.forwarded.add(1);
-        client.last_command = command.id;
+        let previous = std::mem::replace(&mut client.last_command, command.id);
+        let caches = client.tracking.is_some() && {
+            self.end_caching(client, previous);
+            client.info.tracks_reads()
+        };
         client.commands += 1;
         client.end_asking();
         let (is_wanted, next) = match client.reply_mode {
@@ -190,7 +218,12 @@ impl Engine {
             mode => (mode == ReplyMode::On, mode),
         };
         client.reply_mode = next;
-        is_wanted
+        Expected { wanted: is_wanted, caches }
+    }
+
+    /// Another node reports that a key has changed, for clients in broadcasting mode.
+    pub fn note_change(&mut self, key: Box<[u8]>) {
+        self.changed.add(key, 0);
     }
 
     /// Ends a client's transaction, which other nodes are to execute.
@@ -205,6 +238,7 @@ impl Engine {
         TransactionBlock {
             bytes,
             commands: transaction.len() as u32 + 2,
+            caches: client.info.tracks_reads(),
             reads: transaction.queue.iter().all(|queued| is_read(queued.command)),
         }
     }

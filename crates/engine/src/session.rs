@@ -122,6 +122,8 @@ pub struct Elsewhere {
     pub outstanding: bool,
     /// The slot of the keys that it watches there.
     pub watched: Option<u16>,
+    /// Whether this node executes its SSUBSCRIBE, because it has subscribed there itself.
+    pub subscribes: bool,
 }
 
 /// CLIENT REPLY.

@@ -29,7 +29,16 @@ impl Engine {
         if client.tracking.is_none() {
             return call(self, client);
         }
-        // CLIENT CACHING applies to the next command, or to all of the next transaction.
+        self.end_caching(client, previous);
+        let writer = self.effects.set_noloop_writer(client.info.noloop_id());
+        let called = call(self, client);
+        self.effects.set_noloop_writer(writer);
+        called
+    }
+
+    /// Ends the effect of CLIENT CACHING, which applies to the next command, or to all of the next transaction.
+    /// `previous` is the command before the present one.
+    pub(super) fn end_caching(&self, client: &Client, previous: u32) {
         let is_about_next = self
             .server
             .catalogue
@@ -39,10 +48,6 @@ impl Engine {
         if !is_about_next && client.transaction.is_none() {
             client.info.set_flags(ClientFlags::CACHING, false);
         }
-        let writer = self.effects.set_noloop_writer(client.info.noloop_id());
-        let called = call(self, client);
-        self.effects.set_noloop_writer(writer);
-        called
     }
 
     /// Records the keys that a client's command read, if the client tracks them. Called under the command's locks.

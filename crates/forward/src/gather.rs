@@ -86,11 +86,19 @@ fn sum(replies: &[&[u8]]) -> Option<i64> {
     replies.iter().try_fold(0i64, |sum, reply| sum.checked_add(integer(reply)?))
 }
 
-/// The elements of an array or set.
-fn elements(reply: &[u8]) -> Option<Vec<&[u8]>> {
+/// The text of a bulk string.
+pub(super) fn bulk(reply: &[u8]) -> Option<&[u8]> {
+    let end = reply.iter().position(|byte| *byte == b'\n')? + 1;
+    let text = reply.strip_prefix(b"$")?.get(end - 1..)?.strip_suffix(b"\r\n")?;
+    let len = parse_i64(reply[1..end].strip_suffix(b"\r\n")?)?;
+    (usize::try_from(len).ok()? == text.len()).then_some(text)
+}
+
+/// The elements of an array, a set or a push message.
+pub(super) fn elements(reply: &[u8]) -> Option<Vec<&[u8]>> {
     let end = reply.iter().position(|byte| *byte == b'\n')? + 1;
     let (kind, text) = reply[..end].strip_suffix(b"\r\n")?.split_first()?;
-    if !matches!(kind, b'*' | b'~') {
+    if !matches!(kind, b'*' | b'~' | b'>') {
         return None;
     }
     let (mut rest, mut elements) = (&reply[end..], Vec::new());

@@ -11,8 +11,10 @@
 
 use super::encode::encode;
 use super::frame::{Malformed, Scanner};
+use super::push::Push;
 use super::redirect::Redirect;
-use kvick_resp::Args;
+use kvick_resp::format::parse_u64;
+use kvick_resp::{Args, OwnedArgs};
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -34,6 +36,8 @@ pub struct Ticket {
     pub part: u32,
     /// Whether the client receives the reply.
     pub wanted: bool,
+    /// Whether the client caches the keys that it reads.
+    pub caches: bool,
     /// How often the request has been sent before.
     pub attempts: u8,
     /// The slot of its keys; `None` if it is for one node, whatever slots that has.
@@ -92,17 +96,30 @@ enum Kind {
         /// The first redirection among its replies.
         redirect: Option<Redirect>,
     },
+    /// SSUBSCRIBE or SUNSUBSCRIBE, which is answered by a push or an error.
+    Subscription(Subscription),
+}
+
+/// Begins or ends the subscription of a link to a shard channel.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Subscription {
+    /// The channel.
+    pub channel: Vec<u8>,
+    /// Whether it begins.
+    pub begins: bool,
 }
 
 /// What a reply means.
 #[derive(Debug, PartialEq)]
 pub enum Answer<'a> {
-    /// The reply to a request.
-    Reply(Ticket, &'a [u8]),
+    /// The reply to a request, and the request.
+    Reply(Ticket, &'a [u8], &'a [u8]),
     /// The request was not executed and is to be sent elsewhere.
     Redirected(Unanswered, Redirect),
-    /// A push message. Links ask for none.
-    Push(&'a [u8]),
+    /// A subscription has begun or ended, or the node has refused that with this error.
+    Subscribed(Subscription, Option<&'a [u8]>),
+    /// A push message.
+    Push(Push<'a>),
 }
 
 /// A request that was not answered.
@@ -155,6 +172,7 @@ pub struct Link {
     /// Start of the first reply in the inbox that was not taken.
     read: usize,
     scanner: Scanner,
+    client_id: Option<u64>,
 }
 
 impl Link {
@@ -171,6 +189,7 @@ impl Link {
             inbox: Vec::new(),
             read: 0,
             scanner: Scanner::default(),
+            client_id: None,
         }
     }
 
@@ -190,6 +209,19 @@ impl Link {
         let Request { commands, reads, .. } = request;
         let kind = Kind::Request { ticket, replies: commands, commands, reads, redirect: None };
         self.pending.push_back(Pending { len: self.outbox.len() - start, kind });
+    }
+
+    /// Begins or ends a subscription. The link must use RESP3.
+    pub fn subscribe(&mut self, subscription: Subscription) {
+        let start = self.outbox.len();
+        let command: &[u8] = if subscription.begins { b"SSUBSCRIBE" } else { b"SUNSUBSCRIBE" };
+        encode(OwnedArgs::new([command, &subscription.channel]).args(), &mut self.outbox);
+        self.pending.push_back(Pending { len: self.outbox.len() - start, kind: Kind::Subscription(subscription) });
+    }
+
+    /// The ID of this connection at the peer, if the setup asks for it and the peer has accepted it.
+    pub fn client_id(&self) -> Option<u64> {
+        self.client_id.filter(|_| self.is_ready())
     }
 
     /// Number of requests without a reply.
@@ -256,10 +288,11 @@ impl Link {
     #[inline]
     pub fn next_answer(&mut self) -> Result<Option<Answer<'_>>, Broken> {
         loop {
+            self.shrink();
             let Some(reply) = self.next_reply()? else { return Ok(None) };
             let is_push = self.inbox[reply.start] == b'>';
             if is_push {
-                return Ok(Some(Answer::Push(&self.inbox[reply])));
+                return Ok(Some(self.answer_push(reply)));
             }
             if !self.is_ready() {
                 self.answer_setup(reply)?;
@@ -278,21 +311,41 @@ impl Link {
             let Some(Pending { len, kind }) = self.pending.pop_front() else { return Err(Broken::Unexpected) };
             let start = self.head;
             self.head += len;
-            let Kind::Request { ticket, commands, reads, redirect, .. } = kind else {
-                self.shrink();
-                continue;
+            let request = start..start + len;
+            let (ticket, commands, reads, redirect) = match kind {
+                Kind::Request { ticket, commands, reads, redirect, .. } => (ticket, commands, reads, redirect),
+                Kind::Subscription(subscription) => {
+                    return Ok(Some(Answer::Subscribed(subscription, Some(&self.inbox[reply]))));
+                }
+                Kind::Preparation => continue,
             };
             if let Some(redirect) = redirect {
-                let bytes = self.outbox[start..start + len].to_vec();
-                self.shrink();
+                let bytes = self.outbox[request].to_vec();
                 return Ok(Some(Answer::Redirected(
                     Unanswered { ticket, bytes, commands, reads, sent: true },
                     redirect,
                 )));
             }
-            self.shrink();
-            return Ok(Some(Answer::Reply(ticket, &self.inbox[reply])));
+            return Ok(Some(Answer::Reply(ticket, &self.inbox[reply], &self.outbox[request])));
         }
+    }
+
+    /// What a push means: it may answer a change of a subscription.
+    #[cold]
+    fn answer_push(&mut self, message: Range<usize>) -> Answer<'_> {
+        let push = Push::parse(&self.inbox[message]);
+        let answered = match (&push, self.pending.front().map(|front| &front.kind)) {
+            (Push::Subscribed(channel), Some(Kind::Subscription(front))) => front.begins && front.channel == *channel,
+            (Push::Unsubscribed(channel), Some(Kind::Subscription(front))) => {
+                !front.begins && front.channel == *channel
+            }
+            _ => false,
+        };
+        if answered && let Some(Pending { len, kind: Kind::Subscription(subscription) }) = self.pending.pop_front() {
+            self.head += len;
+            return Answer::Subscribed(subscription, None);
+        }
+        Answer::Push(push)
     }
 
     /// The place of the next complete reply, which is taken.
@@ -324,6 +377,10 @@ impl Link {
             let text = String::from_utf8_lossy(&reply[1..]).trim_end().to_owned();
             return Err(Broken::Refused(text));
         }
+        if let Some(number) = reply.strip_prefix(b":").and_then(|rest| rest.strip_suffix(b"\r\n")) {
+            // Only CLIENT ID has such a reply.
+            self.client_id = parse_u64(number);
+        }
         self.setup_answered += 1;
         Ok(())
     }
@@ -331,7 +388,9 @@ impl Link {
     /// Frees the bytes of answered requests.
     #[inline]
     fn shrink(&mut self) {
-        if self.pending.is_empty() {
+        if self.head == 0 {
+            // Nothing is to be freed.
+        } else if self.pending.is_empty() {
             self.outbox.clear();
             (self.head, self.sent) = (0, 0);
             if self.outbox.capacity() > KEPT_MAX {
@@ -364,7 +423,7 @@ mod tests {
     use crate::redirect::Target;
 
     fn ticket(reply: u64) -> Ticket {
-        Ticket { connection: 1, client: 2, reply, part: 0, wanted: true, attempts: 0, slot: Some(7) }
+        Ticket { connection: 1, client: 2, reply, part: 0, wanted: true, caches: false, attempts: 0, slot: Some(7) }
     }
 
     fn request(bytes: &[u8]) -> Request<'_> {
@@ -391,7 +450,7 @@ mod tests {
         assert_eq!(link.next_answer(), Ok(None));
         assert_eq!(send_all(&mut link), "GET a");
         link.inbox().extend_from_slice(b"$1\r\nx\r\n");
-        assert_eq!(link.next_answer(), Ok(Some(Answer::Reply(ticket(0), b"$1\r\nx\r\n"))));
+        assert_eq!(link.next_answer(), Ok(Some(Answer::Reply(ticket(0), b"$1\r\nx\r\n", b"GET a"))));
         assert_eq!(link.next_answer(), Ok(None));
         assert_eq!((link.bytes(), link.len()), (0, 0));
     }
@@ -414,7 +473,7 @@ mod tests {
             Unanswered { ticket: ticket(0), bytes: b"SET a 1".to_vec(), commands: 1, reads: false, sent: true };
         let target = Target { slot: 7, host: "h".to_owned(), port: 1 };
         assert_eq!(link.next_answer(), Ok(Some(Answer::Redirected(unanswered, Redirect::Moved(target)))));
-        assert_eq!(link.next_answer(), Ok(Some(Answer::Reply(ticket(1), b"+b\r\n"))));
+        assert_eq!(link.next_answer(), Ok(Some(Answer::Reply(ticket(1), b"+b\r\n", b"GET b"))));
     }
 
     #[test]
@@ -424,7 +483,7 @@ mod tests {
         link.push(transaction, ticket(0));
         link.push(transaction, ticket(1));
         link.inbox().extend_from_slice(b"+OK\r\n+QUEUED\r\n*1\r\n:1\r\n+OK\r\n-ASK 7 h:1\r\n-EXECABORT no\r\n");
-        assert_eq!(link.next_answer(), Ok(Some(Answer::Reply(ticket(0), b"*1\r\n:1\r\n"))));
+        assert_eq!(link.next_answer(), Ok(Some(Answer::Reply(ticket(0), b"*1\r\n:1\r\n", b"MULTI INCR EXEC"))));
         let Ok(Some(Answer::Redirected(unanswered, Redirect::Ask(_)))) = link.next_answer() else {
             panic!("not redirected");
         };
@@ -450,9 +509,36 @@ mod tests {
         link.advance(big.len() * 100);
         for number in 0..100 {
             link.inbox().extend_from_slice(b"+OK\r\n");
-            assert!(matches!(link.next_answer(), Ok(Some(Answer::Reply(of, _))) if of.reply == number));
+            assert!(matches!(link.next_answer(), Ok(Some(Answer::Reply(of, ..))) if of.reply == number));
         }
+        assert_eq!(link.next_answer(), Ok(None));
         assert!(link.memory() < KEPT_MAX, "{}", link.memory());
+    }
+
+    #[test]
+    fn pushes_and_errors_answer_changes_of_subscriptions() {
+        let mut link = ready();
+        let change = |begins| Subscription { channel: b"c".to_vec(), begins };
+        link.subscribe(change(true));
+        link.push(request(b"PING"), ticket(0));
+        link.subscribe(change(false));
+        link.subscribe(change(true));
+        let push = |word: &str| format!(">3\r\n${}\r\n{word}\r\n$1\r\nc\r\n:1\r\n", word.len());
+        // The node ends the subscription by itself once.
+        for word in ["ssubscribe", "sunsubscribe"] {
+            link.inbox().extend_from_slice(push(word).as_bytes());
+        }
+        link.inbox().extend_from_slice(b"+PONG\r\n");
+        link.inbox().extend_from_slice(push("sunsubscribe").as_bytes());
+        link.inbox().extend_from_slice(b"-MOVED 7 h:1\r\n");
+        assert_eq!(link.next_answer(), Ok(Some(Answer::Subscribed(change(true), None))));
+        assert_eq!(link.next_answer(), Ok(Some(Answer::Push(Push::Unsubscribed(b"c")))));
+        assert_eq!(link.next_answer(), Ok(Some(Answer::Reply(ticket(0), b"+PONG\r\n", b"PING"))));
+        assert_eq!(link.next_answer(), Ok(Some(Answer::Subscribed(change(false), None))));
+        let error = &b"-MOVED 7 h:1\r\n"[..];
+        assert_eq!(link.next_answer(), Ok(Some(Answer::Subscribed(change(true), Some(error)))));
+        assert_eq!(link.next_answer(), Ok(None));
+        assert!(link.is_empty() && link.bytes() == 0);
     }
 
     #[test]

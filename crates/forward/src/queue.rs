@@ -34,6 +34,16 @@ impl ReplyQueue {
         self.entries.len()
     }
 
+    /// The number of the next reply to be passed on.
+    pub fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// The number of the reply to the next request.
+    pub fn end(&self) -> u64 {
+        self.first + self.entries.len() as u64
+    }
+
     /// Memory of replies that wait for earlier ones, in bytes.
     pub fn memory(&self) -> usize {
         self.bytes + self.entries.capacity() * size_of::<Entry>()

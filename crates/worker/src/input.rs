@@ -464,11 +464,12 @@ impl Worker {
                 }
                 Outcome::Done | Outcome::ScriptCall(_) => break None,
                 Outcome::Elsewhere(command, destination) => {
-                    break match self.send_elsewhere(token, command, destination, args) {
-                        Sent::Yes => None,
-                        Sent::Alone => Some(Stop::Lease),
-                        Sent::Later => Some(Stop::Others),
-                    };
+                    match self.send_elsewhere(token, command, destination, args) {
+                        Sent::Yes => break None,
+                        Sent::Alone => break Some(Stop::Lease),
+                        Sent::Later => break Some(Stop::Others),
+                        Sent::Here => {}
+                    }
                 }
                 Outcome::Again => *start = self.deliver_between(token, *start),
                 Outcome::BlockedByScript => break Some(Stop::Script),

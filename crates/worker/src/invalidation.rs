@@ -38,8 +38,24 @@ impl Worker {
             // RESP2 has no pushes, but subscribed clients accept messages.
             let is_reached = version == Version::Resp3 || (target.origin.is_some() && client.subscriptions.is_some());
             if is_reached && connection.heard_to <= number {
+                let awaits_others = connection.awaits_others();
                 self.push(target.token, version, &mut encoded, |out| invalidation.write(version, out));
+                if awaits_others && target.origin.is_none() {
+                    self.hold_invalidation(target.token, invalidation);
+                }
             }
+        }
+    }
+
+    /// Sends a client an invalidation again behind the replies of other nodes, which may have been given before it.
+    #[cold]
+    fn hold_invalidation(&mut self, token: usize, invalidation: &Invalidation) {
+        let Some(connection) = self.connections.get_mut(token) else { return };
+        let version = connection.client.version;
+        if let Some(forwarded) = connection.forwarded.as_deref_mut() {
+            let mut push = Vec::new();
+            invalidation.write(version, &mut push);
+            forwarded.hold(push);
         }
     }
 

@@ -11,7 +11,8 @@
 use super::Worker;
 use super::connection::Connection;
 use kvick_core::inbox::Delivery;
-use kvick_engine::session::Fate;
+use kvick_core::pubsub::Kind;
+use kvick_engine::session::{Client, Fate};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -135,6 +136,7 @@ impl Worker {
             && client.fate == Fate::Open
             && !client.info.is_doomed()
             && connection.forwarded.as_ref().is_none_or(|forwarded| forwarded.is_idle())
+            && !depends_on_links(client)
             && client.debugging.is_none()
             && !client.is_slot_import()
             && !self.postponed.contains(&token)
@@ -282,6 +284,12 @@ impl Worker {
     pub(super) fn publish_connections(&self) {
         self.server.connection_counts[self.number].store(self.connections.len(), Ordering::Relaxed);
     }
+}
+
+/// Whether other nodes send a client messages over the links of its worker.
+fn depends_on_links(client: &Client) -> bool {
+    let subscribes = || client.subscriptions.as_ref().is_some_and(|own| own.count(Kind::Shard) > 0);
+    client.forwarding.is_some() && (client.tracking.is_some() || subscribes())
 }
 
 /// Chooses connections that cause about a share of all requests, large ones first. A connection that causes more than

@@ -26,10 +26,16 @@ impl Worker {
             .filter(|(_, connection)| connection.client.subscriptions.as_deref().is_some_and(is_subscribed))
             .map(|(token, _)| token)
             .collect();
+        let mut keeps = false;
         for token in tokens {
             self.catch_up(token);
             let Some(connection) = self.connections.get_mut(token) else { continue };
             let client = &mut connection.client;
+            if client.forwarding.is_some() {
+                // It keeps them: the worker subscribes at the new owner.
+                keeps = true;
+                continue;
+            }
             let Some(mut own) = client.subscriptions.take() else { continue };
             let mut left: Vec<(Name, usize)> = Vec::new();
             for name in own.names(Kind::Shard).into_iter().filter(|name| !map.is_mine(slot(name))) {
@@ -49,6 +55,9 @@ impl Worker {
                     }
                 });
             }
+        }
+        if keeps {
+            self.keep_shard_channels();
         }
     }
 }

@@ -29,6 +29,11 @@ impl Subscribers {
         names.filter(|(kind, name, _)| matches(*kind, name)).flat_map(|(_, _, stamps)| stamps.keys().copied()).collect()
     }
 
+    /// The names of a kind that have subscribers.
+    pub fn names(&self, kind: Kind) -> impl Iterator<Item = &[u8]> {
+        self.named[kind as usize].keys().map(|name| &**name)
+    }
+
     /// Number of subscribers in a group.
     pub fn count(&self, audience: Audience<'_>) -> usize {
         self.stamps(audience).map_or(0, Stamps::len)

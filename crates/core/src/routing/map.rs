@@ -44,6 +44,8 @@ pub struct SlotMap {
     pub myself: NodeIndex,
     /// The primary that this node replicates; `None` if it is a primary.
     pub primary: Option<NodeIndex>,
+    /// For primaries that have some, their replicas that are not known or suspected to have failed.
+    pub replicas: BTreeMap<NodeIndex, Vec<NodeIndex>>,
     /// Slots that this node, or its primary, is migrating, with the node they go to.
     pub migrating: BTreeMap<u16, NodeIndex>,
     /// Slots that this node, or its primary, is importing, with the node they come from.
@@ -142,6 +144,7 @@ impl SlotMap {
             nodes: Vec::new(),
             myself: NO_NODE,
             primary: None,
+            replicas: BTreeMap::new(),
             migrating: BTreeMap::new(),
             importing: BTreeMap::new(),
             allow_reads_when_down: false,

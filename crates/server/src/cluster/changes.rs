@@ -1,6 +1,7 @@
 //! Changes of this server that follow from changes of the cluster. All are made under the global lock.
 
 use super::{ClusterNode, Published};
+use kvick_cluster::NodeFlags;
 use kvick_cluster::state::{Action, NO_OWNER, NodeView, Topology};
 use kvick_config::tables::cluster::{
     CLUSTER_ALLOW_PUBSUBSHARD_WHEN_DOWN, CLUSTER_ALLOW_READS_WHEN_DOWN, CLUSTER_PREFERRED_ENDPOINT_TYPE,
@@ -134,6 +135,16 @@ impl ClusterNode {
         let index = |at: usize| u16::try_from(at).unwrap_or(NO_NODE);
         map.myself = index(topology.myself);
         map.primary = topology.myself().primary.map(index);
+        let is_healthy = |at: &usize| {
+            let node = topology.nodes.get(*at);
+            node.is_some_and(|node| !node.flags.intersects(NodeFlags::FAIL | NodeFlags::PFAIL))
+        };
+        for (at, node) in topology.nodes.iter().enumerate() {
+            let healthy: Vec<_> = node.replicas.iter().copied().filter(is_healthy).map(index).collect();
+            if !healthy.is_empty() {
+                map.replicas.insert(index(at), healthy);
+            }
+        }
         map.migrating = topology.migrating.iter().map(|(slot, node)| (*slot, index(*node))).collect();
         map.importing = topology.importing.iter().map(|(slot, node)| (*slot, index(*node))).collect();
         map.allow_reads_when_down = config.read(CLUSTER_ALLOW_READS_WHEN_DOWN);

@@ -1,12 +1,13 @@
 //! Replies of other nodes: passed on in order, or the request is sent elsewhere or again.
 
 use super::Waits;
-use super::links::Peer;
+use super::links::{Peer, Purpose};
 use crate::Worker;
 use crate::output::Run;
 use kvick_core::clients::ClientFlags;
 use kvick_forward::{Content, Redirect, Request, Ticket, Unanswered};
 use kvick_resp::Version;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// Time after which a request is sent again, if no node executes it at present.
@@ -16,15 +17,15 @@ const ATTEMPTS_MAX: u8 = 200;
 /// Redirections that are followed at once.
 const AT_ONCE_MAX: u8 = 8;
 
-const NOT_EXECUTED: &str = "CLUSTERDOWN No node executes requests for this slot at present";
+pub(super) const NOT_EXECUTED: &str = "CLUSTERDOWN No node executes requests for this slot at present";
 const UNKNOWN: &str = "ERR The link to the node of this slot was lost, and the command may have been executed";
 
 /// A request to be sent again.
 pub struct Parked {
     pub due: Instant,
     unanswered: Unanswered,
-    db: usize,
-    version: Version,
+    /// Where it was sent last.
+    peer: Peer,
     /// Whether it needs a lease.
     leases: bool,
 }
@@ -32,6 +33,14 @@ pub struct Parked {
 /// The reply to EXEC if a watched key has changed.
 pub(super) fn null_array(version: Version) -> &'static [u8] {
     if version == Version::Resp3 { b"_\r\n" } else { b"*-1\r\n" }
+}
+
+impl Peer {
+    /// The link for the same requests to another node, a primary.
+    fn primary_at(self, address: SocketAddr) -> Peer {
+        let purpose = if self.purpose == Purpose::Reads { Purpose::Requests } else { self.purpose };
+        Peer { address, purpose, ..self }
+    }
 }
 
 impl Worker {
@@ -45,6 +54,9 @@ impl Worker {
         let Some(forwarded) = connection.forwarded.as_deref_mut() else { return };
         let start = self.replies.position();
         forwarded.queue.answer(ticket.reply, ticket.part, ticket.wanted, reply, &mut self.replies.bytes);
+        if !forwarded.held.is_empty() {
+            forwarded.release_held(&mut self.replies.bytes);
+        }
         let (end, is_done) = (self.replies.position(), forwarded.queue.is_empty());
         if end > start && forwarded.has_local {
             forwarded.has_local = !is_done;
@@ -131,7 +143,7 @@ impl Worker {
         match target {
             Some(address) if unanswered.ticket.attempts <= AT_ONCE_MAX => {
                 self.engine.stats.forwarded_again.add(1);
-                self.send_again(unanswered, Peer { address, ..from }, leases, asking);
+                self.send_again(unanswered, from.primary_at(address), leases, asking);
             }
             _ => self.park(unanswered, from, leases),
         }
@@ -155,7 +167,7 @@ impl Worker {
             return self.pass_error(unanswered.ticket, NOT_EXECUTED);
         }
         let due = Instant::now() + AGAIN_AFTER;
-        self.links.parked.push_back(Parked { due, unanswered, db: peer.db, version: peer.version, leases });
+        self.links.parked.push_back(Parked { due, unanswered, peer, leases });
     }
 
     /// Sends the requests again that are due, to the present owners of their slots.
@@ -166,17 +178,16 @@ impl Worker {
             if parked.due > now {
                 return self.links.parked.push_front(parked);
             }
-            let Parked { mut unanswered, db, version, leases, .. } = parked;
+            let Parked { mut unanswered, peer, leases, .. } = parked;
             if !self.drain_for(unanswered.ticket) {
                 continue;
             }
             self.engine.stats.forwarded_again.add(1);
             match unanswered.ticket.slot.and_then(|slot| self.links.routes.owner(slot)) {
-                Some(address) => self.send_again(unanswered, Peer { address, db, version }, leases, false),
+                Some(address) => self.send_again(unanswered, peer.primary_at(address), leases, false),
                 None => {
                     unanswered.ticket.attempts += 1;
-                    let address = std::net::SocketAddr::from(([0, 0, 0, 0], 0));
-                    self.park(unanswered, Peer { address, db, version }, leases);
+                    self.park(unanswered, peer, leases);
                 }
             }
         }

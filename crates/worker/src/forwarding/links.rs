@@ -1,11 +1,12 @@
 //! The links to other nodes: connections, setup, reading and writing.
 
 use super::answers::Parked;
+use super::channels::Channels;
 use super::routes::Routes;
 use crate::readiness::Event;
 use crate::{FIRST_LINK, Worker};
 use kvick_config::tables::cluster::{CLUSTER_FORWARD_PASSWORD, CLUSTER_FORWARD_USER, CLUSTER_NODE_TIMEOUT};
-use kvick_forward::{Answer, Broken, Link, Redirect, Request, Setup, Ticket, Unanswered};
+use kvick_forward::{Answer, Broken, CachedKeys, Link, Redirect, Request, Setup, Subscription, Ticket, Unanswered};
 use kvick_net::outgoing::Outgoing;
 use kvick_resp::{OwnedArgs, Version};
 use mio::Token;
@@ -25,6 +26,8 @@ const IDLE_MAX: usize = 64;
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// Minimum time between two log lines about lost links.
 const LOG_EVERY: Duration = Duration::from_secs(1);
+/// Time for which a replica that failed to execute a request gets no others.
+const AVOIDED: Duration = Duration::from_secs(1);
 
 /// What a link is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,6 +38,24 @@ pub struct Peer {
     pub db: usize,
     /// The version of the protocol.
     pub version: Version,
+    /// What it carries.
+    pub purpose: Purpose,
+}
+
+/// What a link carries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Purpose {
+    /// Requests for a primary.
+    Requests,
+    /// Reads of clients that have sent READONLY, for a replica.
+    Reads,
+    /// Requests of clients that cache keys, for a primary: it sends invalidations of the keys that were read, with
+    /// RESP2 over the link for pushes.
+    Tracked,
+    /// Pushes: messages of shard channels, and invalidations for links with RESP2.
+    Pushes,
+    /// Invalidations of all keys, for clients in broadcasting mode.
+    Broadcasts,
 }
 
 /// A link with its socket.
@@ -49,6 +70,8 @@ pub struct PeerLink {
     /// The connection whose lease it is.
     pub lease: Option<usize>,
     is_dirty: bool,
+    /// Whether a client may cache keys that it has read over this link.
+    has_cached: bool,
 }
 
 /// All links of a worker.
@@ -69,6 +92,14 @@ pub struct Links {
     /// Connections that wait for room.
     pub stalled: Vec<usize>,
     pub routes: Routes,
+    /// The keys of other nodes that clients cache.
+    pub cached: CachedKeys,
+    /// The shard channels of other nodes that clients are subscribed to.
+    pub channels: Channels,
+    /// Changes of subscriptions on links that are being read.
+    pub changes: Vec<(usize, Subscription)>,
+    /// Replicas that have just failed to execute a request, with the time until which reads go to their primaries.
+    avoided: Vec<(SocketAddr, Instant)>,
     logged: Option<Instant>,
 }
 
@@ -76,7 +107,7 @@ impl Links {
     /// Whether [`Worker::continue_forwarding`] may have something to do.
     #[inline]
     pub fn has_work(&self) -> bool {
-        !self.unread.is_empty() || !self.parked.is_empty()
+        !self.unread.is_empty() || !self.parked.is_empty() || self.channels.is_due()
     }
 
     /// Whether a link may have more to be read, which the poll does not report.
@@ -88,15 +119,47 @@ impl Links {
     /// Limits the time of a wait by the first request to be sent again.
     #[inline]
     pub fn limit_wait(&self, wait: Duration) -> Duration {
-        let Some(first) = self.parked.front() else { return wait };
-        wait.min(first.due.saturating_duration_since(Instant::now()))
+        let due = self.parked.front().map(|first| first.due).into_iter().chain(self.channels.due()).min();
+        due.map_or(wait, |due| wait.min(due.saturating_duration_since(Instant::now())))
     }
 
-    fn get(&mut self, number: usize) -> Option<&mut PeerLink> {
+    /// Has reads go to primaries instead of this replica for some time.
+    pub fn avoid(&mut self, address: SocketAddr) {
+        let now = Instant::now();
+        self.avoided.retain(|(other, until)| *other != address && *until > now);
+        self.avoided.push((address, now + AVOIDED));
+    }
+
+    /// A replica of the owner of a slot, always the same for a client while nothing changes.
+    pub fn replica(&self, slot: u16, client: u64) -> Option<SocketAddr> {
+        let now = Instant::now();
+        let is_avoided = |address| self.avoided.iter().any(|(other, until)| *other == address && *until > now);
+        let mut replicas = self.routes.replicas(slot);
+        replicas.retain(|address| !is_avoided(*address));
+        let choice = client.checked_rem(replicas.len() as u64)?;
+        replicas.get(choice as usize).copied()
+    }
+
+    pub(super) fn get(&mut self, number: usize) -> Option<&mut PeerLink> {
         self.all.get_mut(number)?.as_deref_mut()
     }
 
-    fn shared(&self, peer: Peer) -> Option<usize> {
+    /// The shared links of a purpose.
+    pub fn of_purpose(&self, purpose: Purpose) -> Vec<usize> {
+        self.shared.iter().filter(|(peer, _)| peer.purpose == purpose).map(|(_, number)| *number).collect()
+    }
+
+    /// The links to a node that sends invalidations of the keys that are read over them to the link for pushes.
+    pub fn redirected_to(&self, address: SocketAddr) -> Vec<usize> {
+        let is_one = |link: &PeerLink| {
+            let Peer { purpose, version, .. } = link.peer;
+            link.peer.address == address && purpose == Purpose::Tracked && version == Version::Resp2
+        };
+        let all = self.all.iter();
+        all.filter(|(_, link)| link.as_deref().is_some_and(is_one)).map(|(number, _)| number).collect()
+    }
+
+    pub(super) fn shared(&self, peer: Peer) -> Option<usize> {
         self.shared.iter().find(|(known, _)| *known == peer).map(|(_, number)| *number)
     }
 }
@@ -111,15 +174,19 @@ impl Worker {
     /// Sends a request over the link that clients share. Returns false if there is no link and none can be made now.
     #[inline]
     pub(super) fn push_shared(&mut self, peer: Peer, request: Request<'_>, ticket: Ticket) -> bool {
-        let number = match self.links.shared(peer) {
-            Some(number) => number,
-            None => {
-                let Some(number) = self.open_link(peer) else { return false };
-                self.links.shared.push((peer, number));
-                number
-            }
-        };
+        let Some(number) = self.share_link(peer) else { return false };
         self.push_to(number, request, ticket)
+    }
+
+    /// The link that clients share, which is opened if there is none.
+    #[inline]
+    pub(super) fn share_link(&mut self, peer: Peer) -> Option<usize> {
+        if let Some(number) = self.links.shared(peer) {
+            return Some(number);
+        }
+        let number = self.open_link(peer)?;
+        self.links.shared.push((peer, number));
+        Some(number)
     }
 
     /// Sends a request over a link.
@@ -129,10 +196,18 @@ impl Worker {
             link.active = Instant::now();
         }
         link.link.push(request, ticket);
+        link.has_cached |= ticket.caches;
+        self.mark_dirty(number);
+        true
+    }
+
+    /// Has a link written at the end of the turn.
+    #[inline]
+    pub(super) fn mark_dirty(&mut self, number: usize) {
+        let Some(link) = self.links.get(number) else { return };
         if !std::mem::replace(&mut link.is_dirty, true) {
             self.links.dirty.push(number);
         }
-        true
     }
 
     /// A link for one connection alone.
@@ -167,11 +242,15 @@ impl Worker {
         for list in [&mut self.links.idle, &mut self.links.dirty, &mut self.links.unread] {
             list.retain(|listed| *listed != number);
         }
+        if let Some(link) = &link {
+            self.lose_pushes(link.peer, link.has_cached);
+        }
         link
     }
 
     #[cold]
     fn open_link(&mut self, peer: Peer) -> Option<usize> {
+        let setup = self.setup(peer)?;
         let materials = if self.links.routes.tls { Some(self.server.tls.materials()?) } else { None };
         let opened = Outgoing::connect(peer.address, materials.as_deref()).and_then(|mut socket| {
             let number = self.links.all.vacant_key();
@@ -182,19 +261,25 @@ impl Worker {
         let now = Instant::now();
         let link = PeerLink {
             peer,
-            link: Link::new(self.setup(peer)),
+            link: Link::new(setup),
             socket,
             is_connected: false,
             opened: now,
             active: now,
             lease: None,
             is_dirty: false,
+            has_cached: false,
         };
         Some(self.links.all.insert(Some(Box::new(link))))
     }
 
-    /// The first commands on a link. A node of Valkey ignores the capability: it forwards nothing in any case.
-    fn setup(&self, peer: Peer) -> Setup {
+    /// The first commands on a link. A node of Valkey ignores the capability: it forwards nothing in any case. `None`
+    /// if another link has to be there before.
+    fn setup(&mut self, peer: Peer) -> Option<Setup> {
+        let receiver = match (peer.purpose, peer.version) {
+            (Purpose::Tracked, Version::Resp2) => Some(self.push_receiver(peer.address)?.to_string()),
+            _ => None,
+        };
         let mut setup = Setup { bytes: Vec::new(), required: Vec::new() };
         let mut add = |words: &[&[u8]], is_required: bool| {
             kvick_forward::encode::encode(OwnedArgs::new(words).args(), &mut setup.bytes);
@@ -215,7 +300,15 @@ impl Worker {
         if peer.db != 0 {
             add(&[b"SELECT", peer.db.to_string().as_bytes()], true);
         }
-        setup
+        match (peer.purpose, &receiver) {
+            (Purpose::Requests, _) => {}
+            (Purpose::Reads, _) => add(&[b"READONLY"], true),
+            (Purpose::Tracked, None) => add(&[b"CLIENT", b"TRACKING", b"ON"], true),
+            (Purpose::Tracked, Some(id)) => add(&[b"CLIENT", b"TRACKING", b"ON", b"REDIRECT", id.as_bytes()], true),
+            (Purpose::Pushes, _) => add(&[b"CLIENT", b"ID"], true),
+            (Purpose::Broadcasts, _) => add(&[b"CLIENT", b"TRACKING", b"ON", b"BCAST"], true),
+        }
+        Some(setup)
     }
 
     fn log_lost(&mut self, peer: Peer, reason: &dyn std::fmt::Display) {
@@ -308,6 +401,16 @@ impl Worker {
         if let Some(place) = self.links.all.get_mut(number) {
             *place = Some(link);
         }
+        if has_become_ready && peer.purpose == Purpose::Broadcasts {
+            // What has changed before is not known.
+            self.invalidate_all_cached(true);
+        }
+        for (number, subscription) in std::mem::take(&mut self.links.changes) {
+            if let Some(link) = self.links.get(number) {
+                link.link.subscribe(subscription);
+                self.mark_dirty(number);
+            }
+        }
         for (unanswered, redirect) in redirected {
             self.redirect(unanswered, redirect, peer, lease.is_some());
         }
@@ -339,9 +442,22 @@ impl Worker {
     ) -> Result<(), Broken> {
         while let Some(answer) = link.link.next_answer()? {
             match answer {
-                Answer::Reply(ticket, reply) => self.pass_reply(ticket, reply),
+                Answer::Reply(ticket, reply, request) => {
+                    if link.peer.purpose == Purpose::Reads && is_out_of_service(reply) {
+                        self.links.avoid(link.peer.address);
+                        let bytes = request.to_vec();
+                        let unanswered = Unanswered { ticket, bytes, commands: 1, reads: true, sent: true };
+                        redirected.push((unanswered, Redirect::Later));
+                        continue;
+                    }
+                    self.pass_reply(ticket, reply);
+                    if ticket.caches {
+                        self.note_cached(ticket.client, request);
+                    }
+                }
                 Answer::Redirected(unanswered, redirect) => redirected.push((unanswered, redirect)),
-                Answer::Push(_) => {}
+                Answer::Push(push) => self.receive_push(link.peer, push),
+                Answer::Subscribed(subscription, error) => self.note_subscribed(link.peer, subscription, error),
             }
         }
         Ok(())
@@ -354,6 +470,9 @@ impl Worker {
         let PeerLink { peer, link, lease, .. } = *link;
         if !link.is_empty() || !link.is_ready() {
             self.log_lost(peer, reason);
+            if peer.purpose == Purpose::Reads {
+                self.links.avoid(peer.address);
+            }
         }
         let is_refused = !link.is_ready() && reason.to_string().starts_with(REFUSED);
         if let Some(token) = lease {
@@ -371,6 +490,10 @@ impl Worker {
 
     /// Closes links that are not needed or that hang.
     pub(crate) fn check_links(&mut self) {
+        if self.number == 0 && (self.server.tracking.prefixes() > 0 || !self.links.all.is_empty()) {
+            self.check_broadcasts();
+        }
+        self.check_channels();
         if self.links.all.is_empty() {
             return;
         }
@@ -395,7 +518,13 @@ impl Worker {
             self.read_link(number);
         }
         self.send_parked();
+        self.continue_subscribing();
     }
+}
+
+/// Whether a replica has no data to read from at present.
+fn is_out_of_service(reply: &[u8]) -> bool {
+    reply.starts_with(b"-LOADING ") || reply.starts_with(b"-MASTERDOWN ")
 }
 
 /// Begins the reason for which a link is lost whose setup the node has refused.

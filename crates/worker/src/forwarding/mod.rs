@@ -20,6 +20,8 @@
 //!   client. At a limit, clients wait, and what they send stays in their sockets.
 
 mod answers;
+mod caching;
+mod channels;
 mod links;
 mod requests;
 mod routes;
@@ -43,6 +45,10 @@ pub struct Forwarded {
     drains: bool,
     /// Why the connection is stopped.
     waits: Waits,
+    /// Why a subscription that it waited for was refused.
+    refused: Option<String>,
+    /// Invalidations that were sent before replies with the keys may have been, to be sent again behind these.
+    held: Vec<HeldPush>,
     /// Whether replies of this node wait in the queue.
     has_local: bool,
     /// The link that only this connection uses.
@@ -53,6 +59,13 @@ pub struct Forwarded {
     watch_lost: bool,
     /// The generation of the slot map by which the outstanding requests were sent.
     generation: u64,
+}
+
+/// A push to be sent behind replies that other nodes have yet to give.
+struct HeldPush {
+    /// The number of the reply that it precedes.
+    until: u64,
+    bytes: Vec<u8>,
 }
 
 /// What a stopped connection waits for.
@@ -67,6 +80,8 @@ enum Waits {
     Room,
     /// The reply to the request on its lease.
     Lease,
+    /// Subscriptions to shard channels.
+    Channels,
 }
 
 impl Forwarded {
@@ -75,14 +90,29 @@ impl Forwarded {
         self.queue.is_empty() && self.lease.is_none() && self.waits == Waits::Nothing
     }
 
+    /// Sends a push again behind the replies that are outstanding now.
+    pub fn hold(&mut self, push: Vec<u8>) {
+        self.held.push(HeldPush { until: self.queue.end(), bytes: push });
+    }
+
+    /// Appends the pushes that all earlier replies have preceded by now.
+    fn release_held(&mut self, out: &mut Vec<u8>) {
+        let first = self.queue.first();
+        let released = self.held.iter().take_while(|push| push.until <= first).count();
+        self.held.drain(..released).for_each(|push| out.extend_from_slice(&push.bytes));
+    }
+
     /// Whether it is stopped only for a moment, with more of its requests to be executed.
     pub fn is_held_back(&self) -> bool {
-        matches!(self.waits, Waits::Replies | Waits::Room)
+        matches!(self.waits, Waits::Replies | Waits::Room | Waits::Channels)
     }
 
     /// Whether outstanding replies have to arrive before anything else is executed. If so, it waits for them.
     pub fn must_drain(&mut self) -> bool {
-        let must = self.drains || self.queue.len() >= OUTSTANDING_MAX || self.queue.memory() > REPLIES_KEPT_MAX;
+        let must = self.drains
+            || self.queue.len() >= OUTSTANDING_MAX
+            || self.queue.memory() > REPLIES_KEPT_MAX
+            || self.held.len() >= OUTSTANDING_MAX;
         if must {
             self.waits = Waits::Replies;
         }

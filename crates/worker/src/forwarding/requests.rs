@@ -1,16 +1,17 @@
 //! Sends requests to the nodes that execute them.
 
 use super::answers::null_array;
-use super::links::Peer;
+use super::links::{Peer, Purpose};
 use super::{Forwarded, Waits};
 use crate::Worker;
 use kvick_commands::spec::Flags;
 use kvick_commands::table::{Class, CommandInfo};
-use kvick_engine::forwarding::Destination;
+use kvick_core::clients::ClientFlags;
+use kvick_engine::forwarding::{Destination, Expected};
 use kvick_forward::split::{self, Split};
 use kvick_forward::{Content, Gather, Merge, Request, Ticket};
 use kvick_resp::format::parse_u64;
-use kvick_resp::{Args, OwnedArgs};
+use kvick_resp::{Args, OwnedArgs, Version};
 use kvick_runtime::clock;
 use kvick_store::slot::slot;
 use std::net::SocketAddr;
@@ -24,6 +25,8 @@ pub enum Sent {
     Alone,
     /// It is to be executed again: the client is stopped until other nodes have answered, or take more.
     Later,
+    /// It is to be executed again, and this node executes it.
+    Here,
 }
 
 /// Why a request cannot be sent now.
@@ -52,8 +55,18 @@ impl Sending<'_> {
         flags.contains(Flags::READONLY) && !flags.contains(Flags::WRITE) || self.is_watch()
     }
 
+    fn is_subscription(&self) -> bool {
+        self.command.full_name == "ssubscribe"
+    }
+
     fn is_watch(&self) -> bool {
         self.command.full_name == "watch"
+    }
+
+    /// Whether a replica may execute it for a client that has sent READONLY.
+    fn may_read_replicas(&self) -> bool {
+        let is_plain = self.command.class == Class::Data && !self.is_watch() && !self.may_block();
+        is_plain && self.reads()
     }
 
     /// Whether it may wait at the other node, which would hold up everything behind it on a link.
@@ -91,13 +104,22 @@ impl Worker {
         let Some(connection) = self.connections.get_mut(token) else { return Sent::Yes };
         let forwarded = connection.forwarded.get_or_insert_default();
         if !forwarded.queue.is_empty() {
-            let is_alone = destination == Destination::Nowhere || sending.may_block() || sending.is_watch();
+            let is_alone = destination == Destination::Nowhere
+                || sending.may_block()
+                || sending.is_watch()
+                || sending.is_subscription();
             if forwarded.must_drain() || is_alone || forwarded.generation != generation {
                 forwarded.waits = Waits::Replies;
                 return Sent::Later;
             }
         }
         forwarded.generation = generation;
+        if sending.is_subscription() && destination != Destination::Nowhere {
+            return match forwarded.refused.take() {
+                Some(error) => self.refuse_forwarding(sending, &error),
+                None => self.subscribe_elsewhere(token, args),
+            };
+        }
         let result = match destination {
             Destination::Slot(slot) => self.send_to_slot(sending, slot),
             Destination::Slots => self.send_parts(sending),
@@ -115,10 +137,7 @@ impl Worker {
                 self.links.stalled.push(token);
                 Sent::Later
             }
-            Err(Unsent::Refused(text)) => {
-                self.refuse_forwarding(sending, text);
-                Sent::Yes
-            }
+            Err(Unsent::Refused(text)) => self.refuse_forwarding(sending, text),
         }
     }
 
@@ -127,7 +146,7 @@ impl Worker {
     }
 
     /// Answers a request with an error instead of sending it.
-    fn refuse_forwarding(&mut self, sending: Sending<'_>, text: &'static str) {
+    fn refuse_forwarding(&mut self, sending: Sending<'_>, text: &str) -> Sent {
         let reply = format!("-{text}\r\n");
         self.engine.stats.count_error(text.as_bytes());
         if sending.command.spec.flags.contains(Flags::EXECUTES)
@@ -136,14 +155,15 @@ impl Worker {
             self.engine.take_transaction(&mut connection.client);
         }
         self.answer_now(sending, reply.into_bytes());
+        Sent::Yes
     }
 
     /// Answers a request behind those that are outstanding.
     fn answer_now(&mut self, sending: Sending<'_>, reply: Vec<u8>) {
         let Some(connection) = self.connections.get_mut(sending.token) else { return };
-        let wanted = self.engine.send_elsewhere(&mut connection.client, sending.command, sending.args);
+        let expected = self.engine.send_elsewhere(&mut connection.client, sending.command, sending.args);
         let Some(forwarded) = connection.forwarded.as_deref_mut() else { return };
-        if !wanted {
+        if !expected.wanted {
         } else if forwarded.queue.is_empty() {
             self.replies.bytes.extend_from_slice(&reply);
         } else {
@@ -153,21 +173,35 @@ impl Worker {
 
     /// The link for a connection's requests to a node.
     fn peer(&self, token: usize, address: SocketAddr) -> Peer {
-        let (db, version) = self
-            .connections
-            .get(token)
-            .map_or((0, kvick_resp::Version::Resp2), |connection| (connection.client.db, connection.client.version));
-        Peer { address, db, version }
+        let Some(connection) = self.connections.get(token) else {
+            return Peer { address, db: 0, version: Version::Resp2, purpose: Purpose::Requests };
+        };
+        let client = &connection.client;
+        let is_tracked = client.tracking.is_some() && !client.info.flags().contains(ClientFlags::BROADCAST);
+        let purpose = if is_tracked { Purpose::Tracked } else { Purpose::Requests };
+        Peer { address, db: client.db, version: client.version, purpose }
     }
 
-    fn peer_of_slot(&self, token: usize, slot: u16) -> Result<Peer, Unsent> {
-        self.links.routes.owner(slot).map(|address| self.peer(token, address)).ok_or(NO_OWNER)
+    /// The link for a request to the owner of a slot.
+    #[inline]
+    fn peer_of_slot(&self, sending: Sending<'_>, slot: u16) -> Result<Peer, Unsent> {
+        let token = sending.token;
+        let peer = self.links.routes.owner(slot).map(|address| self.peer(token, address)).ok_or(NO_OWNER)?;
+        let info = self.connections.get(token).map(|connection| &connection.client.info);
+        match info.filter(|info| info.flags().contains(ClientFlags::READONLY)) {
+            Some(info) if peer.purpose == Purpose::Requests && sending.may_read_replicas() => {
+                let replica = self.links.replica(slot, info.id);
+                Ok(replica.map_or(peer, |address| Peer { address, purpose: Purpose::Reads, ..peer }))
+            }
+            _ => Ok(peer),
+        }
     }
 
     /// Counts a request that is being sent, and expects its reply.
     fn expect(&mut self, sending: Sending<'_>, slot: Option<u16>, gather: Option<Gather>) -> Option<Ticket> {
         let connection = self.connections.get_mut(sending.token)?;
-        let wanted = self.engine.send_elsewhere(&mut connection.client, sending.command, sending.args);
+        let Expected { wanted, caches } =
+            self.engine.send_elsewhere(&mut connection.client, sending.command, sending.args);
         if let Some(elsewhere) = &mut connection.client.forwarding {
             elsewhere.outstanding = true;
         }
@@ -177,12 +211,12 @@ impl Worker {
             None => forwarded.queue.expect(),
         };
         let client = connection.client.info.id;
-        Some(Ticket { connection: sending.token, client, reply, part: 0, wanted, attempts: 0, slot })
+        Some(Ticket { connection: sending.token, client, reply, part: 0, wanted, caches, attempts: 0, slot })
     }
 
     fn send_to_slot(&mut self, sending: Sending<'_>, slot: u16) -> Result<Sent, Unsent> {
         let Sending { token, command, args } = sending;
-        let peer = self.peer_of_slot(token, slot)?;
+        let peer = self.peer_of_slot(sending, slot)?;
         if sending.is_watch() || sending.may_block() {
             return self.send_leased(sending, peer, slot);
         }
@@ -272,7 +306,8 @@ impl Worker {
             self.answer_now(sending, null_array(version).to_vec());
             return Ok(Sent::Yes);
         }
-        let Some(ticket) = self.expect(sending, Some(slot), None) else { return Ok(Sent::Yes) };
+        let Some(mut ticket) = self.expect(sending, Some(slot), None) else { return Ok(Sent::Yes) };
+        ticket.caches = block.caches;
         let (commands, reads) = (block.commands, block.reads);
         let request = Request { content: Content::Encoded(&block.bytes), commands, asking: false, reads };
         let is_sent = match lease {
@@ -302,7 +337,7 @@ impl Worker {
         let parts: Result<Vec<Part>, Unsent> = parts
             .into_iter()
             .map(|part| {
-                let peer = self.peer_of_slot(sending.token, part.slot)?;
+                let peer = self.peer_of_slot(sending, part.slot)?;
                 Ok(Part { peer, slot: Some(part.slot), request: part.request })
             })
             .collect();
@@ -365,6 +400,9 @@ impl Worker {
     /// is set. A lease that nothing needs any more ends.
     pub(crate) fn settle_local(&mut self, token: usize, reply_start: usize, awaits_others: bool) {
         let Some(connection) = self.connections.get_mut(token) else { return };
+        if let Some(elsewhere) = &mut connection.client.forwarding {
+            elsewhere.subscribes = false;
+        }
         let Some(forwarded) = connection.forwarded.as_deref_mut() else { return };
         if awaits_others && self.replies.position() > reply_start {
             let reply = self.replies.copy_from(reply_start);

@@ -67,6 +67,18 @@ impl Routes {
         self.addresses.get(usize::from(map.owner(slot))).copied().flatten()
     }
 
+    /// The addresses of the healthy replicas of the node that owns a slot.
+    pub fn replicas(&self, slot: u16) -> Vec<SocketAddr> {
+        let Some(map) = &self.map else { return Vec::new() };
+        let replicas = map.replicas.get(&map.owner(slot)).into_iter().flatten();
+        replicas.filter_map(|node| self.addresses.get(usize::from(*node)).copied().flatten()).collect()
+    }
+
+    /// Whether this node's shard owns a slot.
+    pub fn is_mine(&self, slot: u16) -> bool {
+        self.map.as_ref().is_some_and(|map| map.is_mine(slot))
+    }
+
     /// Whether this is the address of this node.
     pub fn is_myself(&self, address: SocketAddr) -> bool {
         self.myself() == Some(address)

@@ -1,5 +1,9 @@
 //! One endpoint: nodes that forward what others own, for clients that know nothing of the cluster.
 
+mod caching;
+mod channels;
+mod replicas;
+
 use crate::nodes::{Node, form, kvick, valkey, wait_for};
 use crate::with_workers;
 use redis::Value;

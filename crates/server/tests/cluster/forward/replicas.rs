@@ -1,0 +1,68 @@
+//! Reads of clients that have sent READONLY.
+
+use super::{query, raw};
+use crate::nodes::{Node, bus_port, form, kvick, wait_for};
+use crate::with_workers;
+use redis::Value;
+
+/// How often a node has executed GET.
+fn gets(node: &Node) -> usize {
+    let info = node.call("INFO commandstats");
+    let calls = info.lines().find_map(|line| line.strip_prefix("cmdstat_get:calls=")?.split(',').next());
+    calls.map_or(0, |calls| calls.parse().expect("a number"))
+}
+
+#[test]
+fn reads_of_readonly_clients_go_to_replicas() {
+    with_workers(|args| {
+        let [one, two] = [0, 1].map(|_| Node::start(&kvick(), args));
+        let mut replica = Node::start(&kvick(), args);
+        let proxy = Node::start(&kvick(), &[args, &["--cluster-forward", "yes"]].concat());
+        form(&[&one, &two], &[&replica]);
+        assert_eq!(one.call(&format!("CLUSTER MEET 127.0.0.1 {} {}", proxy.port, bus_port(&proxy))), "OK");
+        wait_for("the proxy knows all", || {
+            proxy.has_info("cluster_known_nodes:4") && proxy.has_info("cluster_state:ok")
+        });
+        wait_for("the proxy knows the replica", || {
+            let nodes = proxy.call("CLUSTER NODES");
+            nodes.lines().any(|line| line.starts_with(&replica.id()) && line.contains("slave"))
+        });
+        // Slot 5061 has the key bar, slot 12182 foo.
+        assert_eq!(proxy.call("SET bar 1"), "OK");
+        assert_eq!(proxy.call("SET foo 2"), "OK");
+        wait_for("the replica has it", || one.call("WAIT 1 100") == "1");
+        let mut client = proxy.client();
+        assert_eq!(query(&mut client, &["GET", "bar"]), Ok(Value::BulkString(b"1".to_vec())));
+        assert_eq!((gets(&one), gets(&replica)), (1, 0), "without READONLY");
+        assert_eq!(query(&mut client, &["READONLY"]), Ok(Value::Okay));
+        for (key, value) in [("bar", "1"), ("foo", "2"), ("bar", "1")] {
+            assert_eq!(query(&mut client, &["GET", key]), Ok(Value::BulkString(value.into())));
+        }
+        assert_eq!((gets(&one), gets(&two), gets(&replica)), (1, 1, 2));
+        // Writes, and everything else that is not merely read, are executed by the primary.
+        assert_eq!(query(&mut client, &["INCR", "bar"]), Ok(Value::Int(2)));
+        assert_eq!(
+            raw(&proxy, "READONLY\r\nMULTI\r\nGET bar\r\nINCR bar\r\nEXEC\r\n"),
+            "+OK\r\n+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n$1\r\n2\r\n:3\r\n"
+        );
+        wait_for("the replica has it", || one.call("WAIT 1 100") == "1");
+        let divided = Value::Array(["3", "2"].map(|value| Value::BulkString(value.into())).into());
+        assert_eq!(query(&mut client, &["MGET", "bar", "foo"]), Ok(divided));
+        assert!(replica.call("INFO commandstats").contains("cmdstat_mget:calls=1,"));
+        assert_eq!(query(&mut client, &["READWRITE"]), Ok(Value::Okay));
+        let before = gets(&replica);
+        assert_eq!(query(&mut client, &["GET", "bar"]), Ok(Value::BulkString(b"3".to_vec())));
+        assert_eq!(gets(&replica), before);
+
+        // A replica that does not answer, or is gone: the primary does.
+        assert_eq!(query(&mut client, &["READONLY"]), Ok(Value::Okay));
+        replica.kill();
+        assert_eq!(query(&mut client, &["GET", "bar"]), Ok(Value::BulkString(b"3".to_vec())));
+        replica.restart();
+        wait_for("reads go to it again", || {
+            let before = gets(&replica);
+            assert_eq!(query(&mut client, &["GET", "bar"]), Ok(Value::BulkString(b"3".to_vec())));
+            gets(&replica) > before
+        });
+    });
+}
