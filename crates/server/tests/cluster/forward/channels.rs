@@ -1,7 +1,7 @@
 //! Shard channels whose slots other nodes own.
 
 use super::caching::Client;
-use super::{Cluster, config_epoch};
+use super::{Cluster, config_epoch, wait_until_served};
 use crate::nodes::{Node, bus_port, form, kvick, wait_for};
 use crate::with_workers;
 
@@ -91,6 +91,7 @@ fn subscriptions_survive_a_failover() {
         wait_for("the proxy is ready", || {
             proxy.has_info("cluster_known_nodes:5") && proxy.has_info("cluster_state:ok")
         });
+        wait_until_served(&proxy);
         let mut client = Client::resp3(&proxy);
         assert!(client.call("SSUBSCRIBE bar").contains("ssubscribe bar 1"));
         one.kill();

@@ -1,6 +1,6 @@
 //! Reads of clients that have sent READONLY.
 
-use super::{query, raw};
+use super::{query, raw, wait_until_served};
 use crate::nodes::{Node, bus_port, form, kvick, wait_for};
 use crate::with_workers;
 use redis::Value;
@@ -10,6 +10,11 @@ fn gets(node: &Node) -> usize {
     let info = node.call("INFO commandstats");
     let calls = info.lines().find_map(|line| line.strip_prefix("cmdstat_get:calls=")?.split(',').next());
     calls.map_or(0, |calls| calls.parse().expect("a number"))
+}
+
+/// Whether a replica has this value of bar.
+fn has(replica: &Node, value: &str) -> bool {
+    raw(replica, "READONLY\r\nGETRANGE bar 0 -1\r\n") == format!("+OK\r\n$1\r\n{value}\r\n")
 }
 
 #[test]
@@ -23,6 +28,7 @@ fn reads_of_readonly_clients_go_to_replicas() {
         wait_for("the proxy knows all", || {
             proxy.has_info("cluster_known_nodes:4") && proxy.has_info("cluster_state:ok")
         });
+        wait_until_served(&proxy);
         wait_for("the proxy knows the replica", || {
             let nodes = proxy.call("CLUSTER NODES");
             nodes.lines().any(|line| line.starts_with(&replica.id()) && line.contains("slave"))
@@ -30,7 +36,7 @@ fn reads_of_readonly_clients_go_to_replicas() {
         // Slot 5061 has the key bar, slot 12182 foo.
         assert_eq!(proxy.call("SET bar 1"), "OK");
         assert_eq!(proxy.call("SET foo 2"), "OK");
-        wait_for("the replica has it", || one.call("WAIT 1 100") == "1");
+        wait_for("the replica has it", || has(&replica, "1"));
         let mut client = proxy.client();
         assert_eq!(query(&mut client, &["GET", "bar"]), Ok(Value::BulkString(b"1".to_vec())));
         assert_eq!((gets(&one), gets(&replica)), (1, 0), "without READONLY");
@@ -45,7 +51,7 @@ fn reads_of_readonly_clients_go_to_replicas() {
             raw(&proxy, "READONLY\r\nMULTI\r\nGET bar\r\nINCR bar\r\nEXEC\r\n"),
             "+OK\r\n+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n$1\r\n2\r\n:3\r\n"
         );
-        wait_for("the replica has it", || one.call("WAIT 1 100") == "1");
+        wait_for("the replica has it", || has(&replica, "3"));
         let divided = Value::Array(["3", "2"].map(|value| Value::BulkString(value.into())).into());
         assert_eq!(query(&mut client, &["MGET", "bar", "foo"]), Ok(divided));
         assert!(replica.call("INFO commandstats").contains("cmdstat_mget:calls=1,"));
@@ -59,6 +65,8 @@ fn reads_of_readonly_clients_go_to_replicas() {
         replica.kill();
         assert_eq!(query(&mut client, &["GET", "bar"]), Ok(Value::BulkString(b"3".to_vec())));
         replica.restart();
+        // Until then it answers from what it has, which is nothing.
+        wait_for("the replica has it", || has(&replica, "3"));
         wait_for("reads go to it again", || {
             let before = gets(&replica);
             assert_eq!(query(&mut client, &["GET", "bar"]), Ok(Value::BulkString(b"3".to_vec())));
