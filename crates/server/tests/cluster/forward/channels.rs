@@ -1,8 +1,8 @@
 //! Shard channels whose slots other nodes own.
 
 use super::caching::Client;
-use super::{Cluster, config_epoch, wait_until_served};
-use crate::nodes::{Node, bus_port, form, kvick, wait_for};
+use super::{Cluster, config_epoch, join, wait_until_served};
+use crate::nodes::{Node, form, kvick, wait_for};
 use crate::with_workers;
 
 #[test]
@@ -87,7 +87,7 @@ fn subscriptions_survive_a_failover() {
             (Node::start(&kvick(), args), Node::start(&kvick(), args), Node::start(&kvick(), args));
         let proxy = Node::start(&kvick(), &[args, &["--cluster-forward", "yes"]].concat());
         form(&[&one, &two, &three], &[&replica]);
-        assert_eq!(two.call(&format!("CLUSTER MEET 127.0.0.1 {} {}", proxy.port, bus_port(&proxy))), "OK");
+        join(&two, &proxy);
         wait_for("the proxy is ready", || {
             proxy.has_info("cluster_known_nodes:5") && proxy.has_info("cluster_state:ok")
         });

@@ -1,7 +1,7 @@
 //! Reads of clients that have sent READONLY.
 
-use super::{query, raw, wait_until_served};
-use crate::nodes::{Node, bus_port, form, kvick, wait_for};
+use super::{join, query, raw, wait_until_served};
+use crate::nodes::{Node, form, kvick, wait_for};
 use crate::with_workers;
 use redis::Value;
 
@@ -24,7 +24,7 @@ fn reads_of_readonly_clients_go_to_replicas() {
         let mut replica = Node::start(&kvick(), args);
         let proxy = Node::start(&kvick(), &[args, &["--cluster-forward", "yes"]].concat());
         form(&[&one, &two], &[&replica]);
-        assert_eq!(one.call(&format!("CLUSTER MEET 127.0.0.1 {} {}", proxy.port, bus_port(&proxy))), "OK");
+        join(&one, &proxy);
         wait_for("the proxy knows all", || {
             proxy.has_info("cluster_known_nodes:4") && proxy.has_info("cluster_state:ok")
         });
