@@ -40,6 +40,57 @@ struct MovedRange {
 }
 
 impl Cluster {
+    /// Remembers that a node has handed a slot over to this one.
+    pub(super) fn note_taken(&mut self, source: NodeKey, slot: u16) {
+        if source != self.myself {
+            self.taken.entry(source).or_default().insert(slot);
+        }
+    }
+
+    /// This node is about to hand a slot over, perhaps to the node that it came from. A claim is not stale any more
+    /// then; a new epoch outbids those that are.
+    pub(super) fn stop_defending(&mut self, slot: u16) {
+        let mut was_taken = false;
+        self.taken.retain(|_, slots| {
+            was_taken |= slots.remove(slot);
+            !slots.is_empty()
+        });
+        if was_taken {
+            self.take_next_epoch();
+        }
+    }
+
+    /// Before the slots in a message of a node are compared with those that it has.
+    ///
+    /// Epochs that are taken without a vote are only above those that this node knows of. The former owner of a slot can
+    /// have a higher one: its messages may be slower than the hand-over, which takes another way. Without this, such a
+    /// message would take the slot from this node, which would delete its keys, while the former owner, which has let
+    /// the slot go, has deleted its own. So its claims to the slot do not count until it has stopped to make them, and
+    /// this node takes an epoch above its.
+    pub(super) fn defend_taken_slots(
+        &mut self,
+        node: NodeKey,
+        epoch: Epoch,
+        claimed: Option<SlotsRef<'_>>,
+        facts: &Facts<'_>,
+    ) {
+        let Some(mut taken) = self.taken.remove(&node) else { return };
+        let (Some(claimed), true) = (claimed, self.me().is_primary()) else { return };
+        if epoch >= self.my_epoch() {
+            // Not the next one, which the other node may take at this moment because its epoch is that of a third one.
+            self.current_epoch = self.current_epoch.max(epoch).saturating_add(1);
+            let epoch = self.take_next_epoch();
+            log!(self, Notice, "New configEpoch set to {epoch}, above that of node {}", self.label(node));
+        }
+        let is_disputed = |slot: &u16| {
+            claimed.contains(*slot) && self.owner(*slot) == Some(self.myself) && !facts.jobs.exporting.contains(*slot)
+        };
+        taken = taken.iter().filter(is_disputed).collect();
+        if !taken.is_empty() {
+            self.taken.insert(node, taken);
+        }
+    }
+
     /// Takes over the claim of a node, and changes the role of this node if it has lost all slots by that.
     pub(super) fn process_claim(&mut self, node: NodeKey, epoch: Epoch, slots: SlotsRef<'_>, facts: &Facts<'_>) {
         if node == self.myself {
@@ -99,7 +150,7 @@ impl Cluster {
                     || self.breaks(Mutation::OldClaims)
             }
         };
-        if !wins {
+        if !wins || self.taken.get(&claim.node).is_some_and(|taken| taken.contains(slot)) {
             return;
         }
         if let Some(source) = claimed_owner.filter(|source| !self.same_shard(*source, claim.node)) {

@@ -120,6 +120,7 @@ impl Cluster {
             }
         }
         self.blacklist.clear();
+        self.taken.clear();
         self.check_migrations = true;
         if hard {
             self.current_epoch = 0;
@@ -267,8 +268,12 @@ impl Cluster {
     /// Takes slots over at once, with a new config epoch and without a vote, and tells all nodes: the end of an atomic
     /// slot migration on its target.
     pub fn take_over_slots(&mut self, ranges: &[RangeInclusive<u16>], facts: &Facts<'_>) {
-        self.bump_epoch_without_consensus();
+        let epoch = self.take_next_epoch();
+        log!(self, Notice, "New configEpoch set to {epoch}");
         for slot in ranges.iter().cloned().flatten().filter(|slot| *slot < SLOT_COUNT) {
+            if let Some(source) = self.owner(slot) {
+                self.note_taken(source, slot);
+            }
             self.unassign_slot(slot);
             self.assign_slot(self.myself, slot);
         }

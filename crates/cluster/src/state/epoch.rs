@@ -35,7 +35,8 @@ impl Cluster {
         self.nodes.iter().map(|(_, node)| node.config_epoch).fold(self.current_epoch, Epoch::max)
     }
 
-    fn take_next_epoch(&mut self) -> Epoch {
+    /// Gives this node a config epoch above the current one.
+    pub(super) fn take_next_epoch(&mut self) -> Epoch {
         self.current_epoch = self.current_epoch.saturating_add(1);
         self.nodes[self.myself].config_epoch = self.current_epoch;
         self.todo(Todo::SAVE | Todo::SYNC | Todo::BROADCAST);

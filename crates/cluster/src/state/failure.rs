@@ -31,6 +31,7 @@ impl Cluster {
         log!(self, Debug, "Deleting node {} from cluster view", self.label(key));
         self.importing.retain(|_, source| *source != key);
         self.migrating.retain(|_, target| *target != key);
+        self.taken.remove(&key);
         self.unassign_all_of(key);
         if self.manual.replica == Some(key) {
             self.reset_manual_failover();

@@ -129,6 +129,9 @@ pub struct Cluster {
     migrating: BTreeMap<u16, NodeKey>,
     /// Slots that this node is importing, with their sources.
     importing: BTreeMap<u16, NodeKey>,
+    /// Slots that this node has taken over from others, which may have claimed them in messages that are still under
+    /// way. See [`Cluster::defend_taken_slots`].
+    taken: BTreeMap<NodeKey, Slots>,
     /// Nodes that must not be added again, and when that ends (monotonic clock, milliseconds).
     blacklist: BTreeMap<NodeId, u64>,
     links: Links,
@@ -194,6 +197,7 @@ impl Cluster {
             unclaimed: Slots::EMPTY,
             migrating: BTreeMap::new(),
             importing: BTreeMap::new(),
+            taken: BTreeMap::new(),
             blacklist: BTreeMap::new(),
             links: Links::default(),
             next_link: 1,

@@ -239,6 +239,7 @@ impl Cluster {
             return;
         }
         let is_claim = header.primary.is_none() && self.nodes[sender].is_primary();
+        self.defend_taken_slots(sender, header.config_epoch, is_claim.then_some(header.slots), facts);
         if is_claim && (was_replica || self.nodes[sender].slots.view() != header.slots) {
             log!(
                 self,
@@ -327,6 +328,7 @@ impl Cluster {
         self.nodes[key].config_epoch = update.config_epoch;
         self.current_epoch = self.current_epoch.max(update.config_epoch);
         self.todo(Todo::SAVE | Todo::SYNC);
+        self.defend_taken_slots(key, update.config_epoch, Some(update.slots), facts);
         self.process_claim(key, update.config_epoch, update.slots, facts);
     }
 

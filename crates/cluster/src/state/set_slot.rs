@@ -48,6 +48,7 @@ impl Cluster {
             (SetSlot::Migrating(_), Some(node)) => {
                 log!(self, Notice, "Migrating slot {slot} to node {}", self.label(node));
                 self.migrating.insert(slot, node);
+                self.stop_defending(slot);
             }
             (SetSlot::Importing(_), Some(node)) => {
                 log!(self, Notice, "Importing slot {slot} from node {}", self.label(node));
@@ -137,7 +138,12 @@ impl Cluster {
             );
         }
         let is_ours = node == self.myself || self.me().replica_of == Some(node);
-        if is_ours && self.importing.remove(&slot).is_some() && node == self.myself {
+        let source = self.importing.get(&slot).copied().filter(|_| is_ours);
+        if source.is_some() {
+            self.importing.remove(&slot);
+        }
+        if let Some(source) = source.filter(|_| node == self.myself) {
+            self.note_taken(source, slot);
             // The slot was moved by hand: only a new epoch makes the other nodes believe it.
             if self.bump_epoch_without_consensus() {
                 log!(self, Notice, "ConfigEpoch updated after importing slot {slot}");

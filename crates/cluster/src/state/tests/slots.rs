@@ -160,3 +160,52 @@ fn a_topology_is_what_the_accessors_say() {
     }
     assert_eq!(topology.myself().primary.map(|index| topology.nodes[index].id), Some(net.id(0)));
 }
+
+/// Gives a host epochs that no other host hears of before the network runs.
+fn take_epochs(net: &mut Net, host: usize) {
+    for _ in 0..4 {
+        let first = if host == 0 { 0 } else { 6_000 };
+        net.command(host, |cluster, facts| cluster.take_over_slots(&[first..=first], facts));
+    }
+}
+
+#[test]
+fn messages_from_before_a_takeover_do_not_undo_it() {
+    let mut net = Net::cluster(3, 0);
+    for host in [0, 1] {
+        net.hosts[host].keys.insert(7, 3);
+    }
+    take_epochs(&mut net, 0);
+    net.command(1, |cluster, facts| cluster.take_over_slots(&[5..=9], facts));
+    net.run(10);
+    assert_eq!(net.hosts[1].deleted, BTreeSet::new());
+    assert_eq!(net.hosts[0].deleted, BTreeSet::from([7]));
+    assert!(net.logged(1, "above that of node"));
+    assert!(net.agrees() && net.all_ok());
+    assert_eq!(net.hosts[2].cluster.slot_owner(7), Some(net.id(1)));
+    // Once the former owner has said that it has let go, it may take the slots back.
+    net.run(NODE_TIMEOUT_MS);
+    net.command(0, |cluster, facts| cluster.take_over_slots(&[5..=9], facts));
+    net.run(10);
+    assert!(net.agrees() && net.all_ok());
+    assert_eq!(net.hosts[1].cluster.slot_owner(7), Some(net.id(0)));
+}
+
+#[test]
+fn messages_from_before_set_slot_do_not_undo_it() {
+    let mut net = Net::cluster(3, 0);
+    let ids = [net.id(0), net.id(1)];
+    for (from, to) in [(0, 1), (1, 0), (0, 1), (1, 0)] {
+        set_slot(&mut net, to, 7, SetSlot::Importing(ids[from].as_bytes())).expect("another node owns it");
+        set_slot(&mut net, from, 7, SetSlot::Migrating(ids[to].as_bytes())).expect("it is the owner");
+        take_epochs(&mut net, from);
+        net.hosts[to].keys.insert(7, 3);
+        net.hosts[from].keys.remove(&7);
+        set_slot(&mut net, to, 7, SetSlot::Node(ids[to].as_bytes())).expect("it is known");
+        set_slot(&mut net, from, 7, SetSlot::Node(ids[to].as_bytes())).expect("it is known");
+        net.run(10);
+        assert_eq!(net.hosts[to].deleted, BTreeSet::new());
+        assert!(net.agrees() && net.all_ok());
+        assert_eq!(net.hosts[2].cluster.slot_owner(7), Some(ids[to]));
+    }
+}
