@@ -8,6 +8,7 @@ use super::mutation::Mutation;
 use super::settle::Todo;
 use super::{Action, Cluster, Facts, NodeKey, log};
 use crate::Epoch;
+use crate::bus::MessageType;
 use crate::slots::{SLOT_COUNT, Slots, SlotsRef};
 
 /// Words of 64 slots in a set.
@@ -24,6 +25,8 @@ struct Claim {
     is_same_shard: bool,
     /// This node, or its primary if it is a replica.
     my_primary: Option<NodeKey>,
+    /// Slots that this node allowed the node to take over.
+    granted: Slots,
     /// Slots that this node's shard lost.
     lost: usize,
     /// Slots that this node lost, while it has keys in them.
@@ -82,12 +85,37 @@ impl Cluster {
             let epoch = self.take_next_epoch();
             log!(self, Notice, "New configEpoch set to {epoch}, above that of node {}", self.label(node));
         }
-        let is_disputed = |slot: &u16| {
-            claimed.contains(*slot) && self.owner(*slot) == Some(self.myself) && !facts.jobs.exporting.contains(*slot)
-        };
+        let granted = self.granted_slots(node, claimed, facts);
+        let is_disputed =
+            |slot: &u16| claimed.contains(*slot) && self.owner(*slot) == Some(self.myself) && !granted.contains(*slot);
         taken = taken.iter().filter(is_disputed).collect();
         if !taken.is_empty() {
             self.taken.insert(node, taken);
+        }
+    }
+
+    /// Slots in a claim that this node allowed its sender to take over. If a message claims only some of the slots of a
+    /// migration, it was sent before.
+    fn granted_slots(&self, node: NodeKey, claimed: SlotsRef<'_>, facts: &Facts<'_>) -> Slots {
+        let mut granted = Slots::EMPTY;
+        for (target, slots) in facts.jobs.granted {
+            let is_of_target = self.nodes.find(target).is_some_and(|target| self.same_shard(target, node));
+            if is_of_target && slots.iter().all(|slot| claimed.contains(slot)) {
+                granted.insert_all(slots.view());
+            }
+        }
+        granted
+    }
+
+    /// Whether a claim was sent before the slot was handed over to this node.
+    fn is_stale(&self, claim: &Claim, slot: u16) -> bool {
+        !claim.granted.contains(slot) && self.taken.get(&claim.node).is_some_and(|taken| taken.contains(slot))
+    }
+
+    /// Asks a node for its slots, since its answer ends [`Cluster::defend_taken_slots`].
+    pub(super) fn ask_for_claim(&mut self, node: NodeKey, facts: &Facts<'_>) {
+        if let Some(link) = self.nodes.get(node).and_then(|node| node.link) {
+            self.send_ping(link, MessageType::Ping, facts);
         }
     }
 
@@ -103,6 +131,7 @@ impl Cluster {
             epoch,
             is_same_shard: self.same_shard(node, self.myself),
             my_primary: if me.is_primary() { Some(self.myself) } else { me.replica_of },
+            granted: self.granted_slots(node, slots, facts),
             lost: 0,
             dirty: Slots::EMPTY,
             moved: None,
@@ -146,11 +175,11 @@ impl Cluster {
             // The target of a migration may have a lower epoch than this node, which allowed it to take over.
             Some(owner) => {
                 self.nodes[owner].config_epoch < claim.epoch
-                    || facts.jobs.granted.contains(slot)
+                    || claim.granted.contains(slot)
                     || self.breaks(Mutation::OldClaims)
             }
         };
-        if !wins || self.taken.get(&claim.node).is_some_and(|taken| taken.contains(slot)) {
+        if !wins || self.is_stale(claim, slot) {
             return;
         }
         if let Some(source) = claimed_owner.filter(|source| !self.same_shard(*source, claim.node)) {

@@ -7,6 +7,7 @@ use crate::Epoch;
 use crate::flags::NodeFlags;
 use crate::node_id::NodeId;
 use crate::slots::{SLOT_COUNT, Slots};
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 /// How CLUSTER FAILOVER is to be done.
@@ -270,13 +271,16 @@ impl Cluster {
     pub fn take_over_slots(&mut self, ranges: &[RangeInclusive<u16>], facts: &Facts<'_>) {
         let epoch = self.take_next_epoch();
         log!(self, Notice, "New configEpoch set to {epoch}");
+        let mut sources = BTreeSet::new();
         for slot in ranges.iter().cloned().flatten().filter(|slot| *slot < SLOT_COUNT) {
             if let Some(source) = self.owner(slot) {
                 self.note_taken(source, slot);
+                sources.insert(source);
             }
             self.unassign_slot(slot);
             self.assign_slot(self.myself, slot);
         }
+        sources.into_iter().for_each(|source| self.ask_for_claim(source, facts));
         self.update_state(facts);
         self.todo(Todo::SAVE | Todo::SYNC | Todo::BROADCAST);
     }

@@ -1,5 +1,6 @@
 //! The environment's part of each input: the time, and facts about the node's data.
 
+use crate::node_id::NodeId;
 use crate::slots::{Slots, SlotsRef};
 
 /// A point in time.
@@ -36,15 +37,16 @@ pub struct SlotJobs<'a> {
     pub importing: SlotsRef<'a>,
     /// Slots that this node exports.
     pub exporting: SlotsRef<'a>,
-    /// Exported slots whose target was allowed to take them over. Its claim is accepted whatever its epoch is.
-    pub granted: SlotsRef<'a>,
+    /// The slots of each export whose target was allowed to take them over. If it claims all of them, that is accepted
+    /// whatever its epoch is.
+    pub granted: &'a [(NodeId, Slots)],
 }
 
 impl SlotJobs<'static> {
     /// No migration is under way.
     pub fn none() -> SlotJobs<'static> {
         static EMPTY: Slots = Slots::EMPTY;
-        SlotJobs { importing: EMPTY.view(), exporting: EMPTY.view(), granted: EMPTY.view() }
+        SlotJobs { importing: EMPTY.view(), exporting: EMPTY.view(), granted: &[] }
     }
 }
 

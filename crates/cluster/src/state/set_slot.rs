@@ -149,6 +149,7 @@ impl Cluster {
                 log!(self, Notice, "ConfigEpoch updated after importing slot {slot}");
             }
             self.todo(Todo::BROADCAST);
+            self.ask_for_claim(source, facts);
         }
     }
 

@@ -23,10 +23,10 @@ mod throttle;
 
 use crate::ReplicatedCore;
 use driver::{Handles, Import};
-use kvick_cluster::Slots;
 use kvick_cluster::migration::{
     Action, CommandError, Context, Direction, Job, JobName, Jobs, Origin, RangeList, Settings, State, Topology,
 };
+use kvick_cluster::{NodeId, Slots};
 use kvick_config::tables::{cluster, replication};
 use kvick_core::admission::Reasons;
 use kvick_core::clients::ClientInfo;
@@ -80,13 +80,13 @@ pub struct SlotSets {
     pub importing: Slots,
     /// Slots that this node exports.
     pub exporting: Slots,
-    /// Exported slots whose target was allowed to take them over.
-    pub granted: Slots,
+    /// The slots of each export whose target was allowed to take them over.
+    pub granted: Vec<(NodeId, Slots)>,
 }
 
 impl Default for SlotSets {
     fn default() -> Self {
-        SlotSets { importing: Slots::EMPTY, exporting: Slots::EMPTY, granted: Slots::EMPTY }
+        SlotSets { importing: Slots::EMPTY, exporting: Slots::EMPTY, granted: Vec::new() }
     }
 }
 
@@ -155,8 +155,8 @@ impl SlotMigration {
                 Direction::Export => &mut sets.exporting,
             };
             job.ranges().slots().for_each(|slot| _ = set.insert(slot));
-            if job.state() == State::ExportFailoverGranted {
-                job.ranges().slots().for_each(|slot| _ = sets.granted.insert(slot));
+            if let (State::ExportFailoverGranted, Some(target)) = (job.state(), job.target()) {
+                sets.granted.push((target, job.ranges().slots().collect()));
             }
         }
         self.is_active.store(!sets.importing.is_empty() || !sets.exporting.is_empty(), Ordering::SeqCst);

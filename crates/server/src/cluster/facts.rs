@@ -31,7 +31,7 @@ impl Host for ClusterNode {
             jobs: SlotJobs {
                 importing: jobs.importing.view(),
                 exporting: jobs.exporting.view(),
-                granted: jobs.granted.view(),
+                granted: &jobs.granted,
             },
         });
     }

@@ -14,7 +14,7 @@ use crate::bus::ClusterState;
 use crate::flags::NodeFlags;
 use crate::node_id::NodeId;
 use crate::nodes_conf::NodesConf;
-use crate::slots::SLOT_COUNT;
+use crate::slots::{SLOT_COUNT, Slots};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -48,6 +48,8 @@ struct Host {
     /// Slots in which it was told to delete keys.
     deleted: BTreeSet<u16>,
     full_syncs: usize,
+    /// Slots that it allowed another node to take over.
+    granted: Vec<(NodeId, Slots)>,
 }
 
 /// Something on its way to a host.
@@ -94,6 +96,7 @@ impl Net {
                 published: Vec::new(),
                 deleted: BTreeSet::new(),
                 full_syncs: 0,
+                granted: Vec::new(),
             });
             net.settle(index);
         }
@@ -153,7 +156,7 @@ impl Net {
     fn command<R>(&mut self, index: usize, call: impl FnOnce(&mut Cluster, &Facts<'_>) -> R) -> R {
         let now = self.now();
         let host = &mut self.hosts[index];
-        let keys = host.keys.clone();
+        let (keys, granted) = (host.keys.clone(), host.granted.clone());
         let keys_in_slot = |slot: u16| keys.get(&slot).copied().unwrap_or(0);
         let facts = Facts {
             now,
@@ -161,7 +164,7 @@ impl Net {
             data_age_ms: now.mono_ms - host.heard_ms,
             has_keys: !keys.is_empty(),
             keys_in_slot: &keys_in_slot,
-            jobs: SlotJobs::none(),
+            jobs: SlotJobs { granted: &granted, ..SlotJobs::none() },
         };
         let result = call(&mut host.cluster, &facts);
         let mut actions = Vec::new();

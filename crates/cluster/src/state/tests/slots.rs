@@ -209,3 +209,19 @@ fn messages_from_before_set_slot_do_not_undo_it() {
         assert_eq!(net.hosts[2].cluster.slot_owner(7), Some(ids[to]));
     }
 }
+
+#[test]
+fn only_a_claim_of_all_granted_slots_is_the_takeover() {
+    let mut net = Net::cluster(3, 0);
+    let (source, target) = (net.id(0), net.id(1));
+    take_epochs(&mut net, 0);
+    net.hosts[0].granted = vec![(target, (5..=9).collect())];
+    // A claim with a lower epoch to a part of them, as if the target had owned that before.
+    net.command(1, |cluster, facts| cluster.take_over_slots(&[9..=9], facts));
+    net.run(1);
+    assert_eq!(net.hosts[0].cluster.slot_owner(9), Some(source));
+    net.command(1, |cluster, facts| cluster.take_over_slots(&[5..=9], facts));
+    net.run(10);
+    assert_eq!(net.hosts[0].cluster.slot_owner(5), Some(target));
+    assert!(net.agrees() && net.all_ok());
+}
