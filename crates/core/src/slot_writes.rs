@@ -1,7 +1,8 @@
 //! Slots whose writes are held back: while they are handed over to another node, for short times while their export
-//! cannot keep up with the writes, and while MIGRATE sends keys that kept changing.
+//! cannot keep up with the writes, and while MIGRATE sends keys that kept changing. Once the other node was allowed to
+//! take them over, reads are held back too: it may own the slots already, and change what this node would show.
 //!
-//! Writers that find their slot here wait as for CLIENT PAUSE and are resumed by
+//! Clients that find their slot here wait as for CLIENT PAUSE and are resumed by
 //! [`Message::Resume`](crate::message::Message::Resume). Other slots are not affected.
 
 use kvick_store::slot::SLOTS;
@@ -18,6 +19,8 @@ pub struct SlotWrites {
     /// How often slots were held.
     generation: AtomicU64,
     held: [AtomicU64; SLOTS as usize / WORD],
+    /// Slots of `held` whose reads are held back as well.
+    granted: [AtomicU64; SLOTS as usize / WORD],
     /// Writes that found their slot held.
     waits: AtomicU64,
     holders: Mutex<Holders>,
@@ -38,6 +41,7 @@ impl Default for SlotWrites {
             count: AtomicUsize::new(0),
             generation: AtomicU64::new(0),
             held: [const { AtomicU64::new(0) }; SLOTS as usize / WORD],
+            granted: [const { AtomicU64::new(0) }; SLOTS as usize / WORD],
             waits: AtomicU64::new(0),
             holders: Mutex::default(),
         }
@@ -56,12 +60,27 @@ impl SlotWrites {
         self.generation.fetch_add(1, Ordering::SeqCst);
     }
 
+    /// Holds reads of those slots of an export that are still held by [`hold`](Self::hold), until they are released. If
+    /// the caller has the global lock, no read of them is in progress when this returns.
+    pub fn hold_reads(&self, slots: impl Iterator<Item = u16>) {
+        let holders = self.holders.lock();
+        for slot in slots.filter(|slot| holders.exported.contains(slot)) {
+            if let Some((word, bit)) = place(&self.granted, slot) {
+                word.fetch_or(bit, Ordering::SeqCst);
+            }
+        }
+        self.generation.fetch_add(1, Ordering::SeqCst);
+    }
+
     /// Ends [`hold`](Self::hold) for these slots. The caller must send [`Resume`](crate::message::Message::Resume) to
     /// the workers.
     pub fn release(&self, slots: impl Iterator<Item = u16>) {
         let mut holders = self.holders.lock();
         for slot in slots {
             holders.exported.remove(&slot);
+            if let Some((word, bit)) = place(&self.granted, slot) {
+                word.fetch_and(!bit, Ordering::SeqCst);
+            }
             self.clear_unless_held(slot, &holders);
         }
     }
@@ -89,7 +108,7 @@ impl SlotWrites {
 
     /// Marks a slot as held. The caller has locked `holders`.
     fn set(&self, slot: u16) {
-        let Some((word, bit)) = self.place(slot) else { return };
+        let Some((word, bit)) = place(&self.held, slot) else { return };
         if word.fetch_or(bit, Ordering::SeqCst) & bit == 0 {
             self.count.fetch_add(1, Ordering::SeqCst);
         }
@@ -99,7 +118,7 @@ impl SlotWrites {
         if holders.exported.contains(&slot) || holders.migrated.contains_key(&slot) {
             return;
         }
-        let Some((word, bit)) = self.place(slot) else { return };
+        let Some((word, bit)) = place(&self.held, slot) else { return };
         if word.fetch_and(!bit, Ordering::SeqCst) & bit != 0 {
             self.count.fetch_sub(1, Ordering::SeqCst);
         }
@@ -120,7 +139,13 @@ impl SlotWrites {
     /// Whether writes to a slot are held. False for numbers that are not slots.
     #[inline]
     pub fn holds(&self, slot: u16) -> bool {
-        self.place(slot).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+        place(&self.held, slot).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+    }
+
+    /// Whether reads of a slot are held. False for numbers that are not slots.
+    #[inline]
+    pub fn holds_reads(&self, slot: u16) -> bool {
+        place(&self.granted, slot).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
     }
 
     /// Counts a write that has to wait.
@@ -132,10 +157,11 @@ impl SlotWrites {
     pub fn waits(&self) -> u64 {
         self.waits.load(Ordering::Relaxed)
     }
+}
 
-    fn place(&self, slot: u16) -> Option<(&AtomicU64, u64)> {
-        self.held.get(usize::from(slot) / WORD).map(|word| (word, 1 << (usize::from(slot) % WORD)))
-    }
+/// The word and the bit of a slot.
+fn place(slots: &[AtomicU64], slot: u16) -> Option<(&AtomicU64, u64)> {
+    slots.get(usize::from(slot) / WORD).map(|word| (word, 1 << (usize::from(slot) % WORD)))
 }
 
 #[cfg(test)]
@@ -170,5 +196,19 @@ mod tests {
         assert!(!writes.holds(7) && !writes.holds_any());
         writes.release_migrated(7);
         assert!(!writes.holds_any());
+    }
+
+    #[test]
+    fn reads_are_held_only_as_long_as_writes() {
+        let slots = SlotWrites::default();
+        slots.hold_reads([7].into_iter());
+        assert!(!slots.holds_reads(7), "the export has ended");
+        slots.hold([7, 64].into_iter());
+        let generation = slots.generation();
+        slots.hold_reads([7, 65].into_iter());
+        assert_eq!([7, 64, 65, SLOTS].map(|slot| slots.holds_reads(slot)), [true, false, false, false]);
+        assert_ne!(slots.generation(), generation);
+        slots.release([7].into_iter());
+        assert!(!slots.holds_reads(7) && !slots.holds(7));
     }
 }

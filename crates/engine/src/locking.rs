@@ -455,11 +455,11 @@ impl Engine {
     #[cold]
     pub(super) fn is_paused(&mut self, client: &Client, command: &CommandInfo, args: Args<'_>) -> bool {
         let writes = Flags::WRITE.union(Flags::MAY_REPLICATE);
-        if self.server.pause.slots.holds_any()
-            && self.flags_asked(client, command, args).intersects(writes)
-            && self.is_slot_paused(client, command, args)
-        {
-            return true;
+        if self.server.pause.slots.holds_any() {
+            let may_write = self.flags_asked(client, command, args).intersects(writes);
+            if self.is_slot_paused(client, command, args, may_write) {
+                return true;
+            }
         }
         // Monitors, which may not access keys, are not paused.
         match self.server.pause.state_or_clear(self.now_ms) {

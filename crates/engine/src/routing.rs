@@ -171,12 +171,20 @@ impl Engine {
         }
     }
 
-    /// Whether a write has to wait because its slot is about to move to another node, or moves too slowly. A script
+    /// Whether a command has to wait because its slot is about to move to another node, or moves too slowly. A script
     /// without keys, and a command that deletes all keys, may write to any slot.
-    pub(super) fn is_slot_paused(&self, client: &Client, command: &CommandInfo, args: Args<'_>) -> bool {
+    pub(super) fn is_slot_paused(
+        &self,
+        client: &Client,
+        command: &CommandInfo,
+        args: Args<'_>,
+        may_write: bool,
+    ) -> bool {
         let slots = &self.server.pause.slots;
         let is_paused = match self.slot_of_request(client, command, args) {
-            RequestSlot::One(slot) => slots.holds(slot),
+            RequestSlot::One(slot) if may_write => slots.holds(slot),
+            RequestSlot::One(slot) => slots.holds_reads(slot),
+            RequestSlot::None if !may_write => false,
             RequestSlot::None => {
                 command.spec.flags.contains(Flags::WRITE) || command.class == Class::Script || is_exec(command)
             }

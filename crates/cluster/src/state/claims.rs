@@ -65,11 +65,11 @@ impl Cluster {
 
     /// Before the slots in a message of a node are compared with those that it has.
     ///
-    /// Epochs that are taken without a vote are only above those that this node knows of. The former owner of a slot can
-    /// have a higher one: its messages may be slower than the hand-over, which takes another way. Without this, such a
-    /// message would take the slot from this node, which would delete its keys, while the former owner, which has let
-    /// the slot go, has deleted its own. So its claims to the slot do not count until it has stopped to make them, and
-    /// this node takes an epoch above its.
+    /// Epochs that are taken without a vote are only above those that this node knows of. The former owner of a slot
+    /// can have a higher one: its messages may be slower than the hand-over, which takes another way. Without this,
+    /// such a message would take the slot from this node, which would delete its keys, while the former owner, which
+    /// has let the slot go, has deleted its own. So its claims to the slot do not count until it has stopped to make
+    /// them, and this node takes an epoch above its.
     pub(super) fn defend_taken_slots(
         &mut self,
         node: NodeKey,

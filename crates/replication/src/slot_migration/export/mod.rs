@@ -197,9 +197,9 @@ impl Export {
             }
             Order::StartSnapshot(slots) => self.send_snapshot(&slots)?,
             Order::Send(Message::FailoverGranted) => {
-                // Nothing follows: the target may own the slots from here on.
+                // The target may own the slots from here on.
                 if let Some(stream) = &mut self.stream {
-                    stream.end();
+                    stream.grant();
                 }
                 self.connection.send(&Message::FailoverGranted.encode());
             }

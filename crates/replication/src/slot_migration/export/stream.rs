@@ -128,6 +128,15 @@ impl Stream {
         drop(global);
     }
 
+    /// The target is about to be allowed to take the slots over: nothing is sent any more, and reads of the slots are
+    /// held as well. They could miss writes that the target executes.
+    pub(super) fn grant(&mut self) {
+        self.end();
+        let global = self.core.keyspace.lock_global();
+        self.core.pause.slots.hold_reads(self.slots.slots());
+        drop(global);
+    }
+
     /// Writes to the slots have been released.
     pub(super) fn forget_pause(&mut self) {
         (self.is_paused, self.pause_at, self.slows) = (false, None, false);
