@@ -231,6 +231,10 @@ impl Cluster {
 
     /// A node does not claim a slot, which it owned, or which this node migrates or imports.
     fn disclaim_slot(&mut self, claim: &Claim, slot: u16) {
+        // A node takes slots over with a new epoch. A message with an older one was sent before that.
+        if claim.epoch < self.nodes[claim.node].config_epoch {
+            return;
+        }
         if self.owner(slot) == Some(claim.node) {
             // It stays bound, since clients find the new owner sooner by a redirection than by an error.
             self.unclaimed.insert(slot);
