@@ -205,7 +205,7 @@ impl Driver {
             if self.job.stop.load(Ordering::Relaxed) {
                 self.job.stop_ns = self.job.stop_ns.min(now);
             }
-            let is_over = now >= self.job.stop_ns || self.has_sent_all();
+            let is_over = (now >= self.job.stop_ns && !self.has_arrivals()) || self.has_sent_all();
             if is_over && (self.admitted == 0 || now >= self.job.stop_ns.saturating_add(drain_ns)) {
                 break;
             }
@@ -227,6 +227,12 @@ impl Driver {
         }
         self.finish();
         Ok(self.job.source)
+    }
+
+    /// Whether arrivals are left that were due before the end. A thread that wakes up behind it still admits them.
+    fn has_arrivals(&mut self) -> bool {
+        let Pace::Open(arrivals) = &mut self.job.pace else { return false };
+        arrivals.peek().is_some_and(|next| next < self.job.stop_ns)
     }
 
     fn has_sent_all(&self) -> bool {
