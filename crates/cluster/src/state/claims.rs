@@ -17,6 +17,23 @@ const WORDS: u16 = SLOT_COUNT / 64;
 /// Ranges of slots that a log line shows at most.
 const RANGES_SHOWN: usize = 16;
 
+/// Slots that another node has handed over to this one.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Taken {
+    slots: Slots,
+    /// The epoch with which this node took the last of them over.
+    epoch: Epoch,
+}
+
+/// What a message says about the node that it is from, or about.
+#[derive(Clone, Copy)]
+pub(super) struct Says<'a> {
+    pub(super) config_epoch: Epoch,
+    /// The current epoch, as the node knew it; 0 if the message is of another node.
+    pub(super) current_epoch: Epoch,
+    pub(super) slots: SlotsRef<'a>,
+}
+
 /// What a claim has changed so far.
 struct Claim {
     /// The node that the claim is of.
@@ -27,6 +44,8 @@ struct Claim {
     my_primary: Option<NodeKey>,
     /// Slots that this node allowed the node to take over.
     granted: Slots,
+    /// See [`Cluster::is_old`].
+    is_old: bool,
     /// Slots that this node's shard lost.
     lost: usize,
     /// Slots that this node lost, while it has keys in them.
@@ -43,73 +62,68 @@ struct MovedRange {
 }
 
 impl Cluster {
-    /// Remembers that a node has handed a slot over to this one.
+    /// Remembers that a node has handed a slot over to this one, which has just taken a new epoch.
     pub(super) fn note_taken(&mut self, source: NodeKey, slot: u16) {
         if source != self.myself {
-            self.taken.entry(source).or_default().insert(slot);
+            let epoch = self.my_epoch();
+            let taken = self.taken.entry(source).or_default();
+            taken.slots.insert(slot);
+            taken.epoch = epoch;
         }
     }
 
-    /// This node is about to hand a slot over, perhaps to the node that it came from. A claim is not stale any more
-    /// then; a new epoch outbids those that are.
-    pub(super) fn stop_defending(&mut self, slot: u16) {
-        let mut was_taken = false;
-        self.taken.retain(|_, slots| {
-            was_taken |= slots.remove(slot);
-            !slots.is_empty()
-        });
-        if was_taken {
-            self.take_next_epoch();
-        }
-    }
-
-    /// Before the slots in a message of a node are compared with those that it has.
+    /// Before the slots in a message of a node are compared with those that it has. `None` if it is no primary now.
     ///
     /// Epochs that are taken without a vote are only above those that this node knows of. The former owner of a slot
     /// can have a higher one: its messages may be slower than the hand-over, which takes another way. Without this,
     /// such a message would take the slot from this node, which would delete its keys, while the former owner, which
-    /// has let the slot go, has deleted its own. So its claims to the slot do not count until it has stopped to make
-    /// them, and this node takes an epoch above its.
-    pub(super) fn defend_taken_slots(
-        &mut self,
-        node: NodeKey,
-        epoch: Epoch,
-        claimed: Option<SlotsRef<'_>>,
-        facts: &Facts<'_>,
-    ) {
-        let Some(mut taken) = self.taken.remove(&node) else { return };
-        let (Some(claimed), true) = (claimed, self.me().is_primary()) else { return };
-        if epoch >= self.my_epoch() {
-            // Not the next one, which the other node may take at this moment because its epoch is that of a third one.
-            self.current_epoch = self.current_epoch.max(epoch).saturating_add(1);
-            let epoch = self.take_next_epoch();
-            log!(self, Notice, "New configEpoch set to {epoch}, above that of node {}", self.label(node));
+    /// has let the slot go, has deleted its own. So what it says about the slot does not count until its current epoch
+    /// shows that it has heard of the takeover, and this node takes an epoch above its.
+    pub(super) fn defend_taken_slots(&mut self, node: NodeKey, says: Option<Says<'_>>, facts: &Facts<'_>) {
+        if self.taken.is_empty() {
+            return;
         }
-        let granted = self.granted_slots(node, claimed, facts);
-        let is_disputed =
-            |slot: &u16| claimed.contains(*slot) && self.owner(*slot) == Some(self.myself) && !granted.contains(*slot);
-        taken = taken.iter().filter(is_disputed).collect();
-        if !taken.is_empty() {
+        let granted = says.as_ref().map(|says| self.granted_slots(node, says, facts));
+        let Some(mut taken) = self.taken.remove(&node) else { return };
+        let (Some(says), Some(granted), true) = (says, granted, self.me().is_primary()) else { return };
+        let is_mine = |slot: &u16| self.owner(*slot) == Some(self.myself) && !granted.contains(*slot);
+        taken.slots = taken.slots.iter().filter(is_mine).collect();
+        let is_disputed = |slot: u16| says.slots.contains(slot) && !self.migrating.contains_key(&slot);
+        if taken.slots.iter().any(is_disputed) && says.config_epoch >= self.my_epoch() {
+            // Not the next one, which the other node may take at this moment because its epoch is that of a third one.
+            self.current_epoch = self.current_epoch.max(says.config_epoch).saturating_add(1);
+            taken.epoch = self.take_next_epoch();
+            log!(self, Notice, "New configEpoch set to {}, above that of node {}", taken.epoch, self.label(node));
+            self.ask_for_claim(node, facts);
+        }
+        let has_let_go = says.current_epoch >= taken.epoch && !taken.slots.view().intersects(says.slots);
+        if !has_let_go && !taken.slots.is_empty() {
             self.taken.insert(node, taken);
         }
     }
 
     /// Slots in a claim that this node allowed its sender to take over. If a message claims only some of the slots of a
     /// migration, it was sent before.
-    fn granted_slots(&self, node: NodeKey, claimed: SlotsRef<'_>, facts: &Facts<'_>) -> Slots {
+    fn granted_slots(&self, node: NodeKey, says: &Says<'_>, facts: &Facts<'_>) -> Slots {
         let mut granted = Slots::EMPTY;
-        for (target, slots) in facts.jobs.granted {
+        let is_old = self.is_old(node, says);
+        for (target, slots) in facts.jobs.granted.iter().filter(|_| !is_old) {
             let is_of_target = self.nodes.find(target).is_some_and(|target| self.same_shard(target, node));
-            if is_of_target && slots.iter().all(|slot| claimed.contains(slot)) {
+            if is_of_target && slots.iter().all(|slot| says.slots.contains(slot)) {
                 granted.insert_all(slots.view());
             }
         }
         granted
     }
 
-    /// Whether a claim was sent before the slot was handed over to this node.
+    /// Whether a message was sent by a node that had not heard that it has handed slots over to this one.
+    fn is_old(&self, node: NodeKey, says: &Says<'_>) -> bool {
+        self.taken.get(&node).is_some_and(|taken| says.current_epoch < taken.epoch)
+    }
+
+    /// Whether what a node says about a slot was sent before it handed the slot over to this node.
     fn is_stale(&self, claim: &Claim, slot: u16) -> bool {
-        !claim.granted.contains(slot) && self.taken.get(&claim.node).is_some_and(|taken| taken.contains(slot))
+        !claim.granted.contains(slot) && self.taken.get(&claim.node).is_some_and(|taken| taken.slots.contains(slot))
     }
 
     /// Asks a node for its slots, since its answer ends [`Cluster::defend_taken_slots`].
@@ -120,7 +134,8 @@ impl Cluster {
     }
 
     /// Takes over the claim of a node, and changes the role of this node if it has lost all slots by that.
-    pub(super) fn process_claim(&mut self, node: NodeKey, epoch: Epoch, slots: SlotsRef<'_>, facts: &Facts<'_>) {
+    pub(super) fn process_claim(&mut self, node: NodeKey, says: Says<'_>, facts: &Facts<'_>) {
+        let (epoch, slots) = (says.config_epoch, says.slots);
         if node == self.myself {
             log!(self, Notice, "Discarding UPDATE message about myself.");
             return;
@@ -131,7 +146,8 @@ impl Cluster {
             epoch,
             is_same_shard: self.same_shard(node, self.myself),
             my_primary: if me.is_primary() { Some(self.myself) } else { me.replica_of },
-            granted: self.granted_slots(node, slots, facts),
+            granted: self.granted_slots(node, &says, facts),
+            is_old: self.is_old(node, &says),
             lost: 0,
             dirty: Slots::EMPTY,
             moved: None,
@@ -232,7 +248,7 @@ impl Cluster {
     /// A node does not claim a slot, which it owned, or which this node migrates or imports.
     fn disclaim_slot(&mut self, claim: &Claim, slot: u16) {
         // A node takes slots over with a new epoch. A message with an older one was sent before that.
-        if claim.epoch < self.nodes[claim.node].config_epoch {
+        if claim.is_old || claim.epoch < self.nodes[claim.node].config_epoch {
             return;
         }
         if self.owner(slot) == Some(claim.node) {

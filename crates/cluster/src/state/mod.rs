@@ -87,6 +87,7 @@ use crate::flags::NodeFlags;
 use crate::node_id::NodeId;
 use crate::nodes_conf::NodesConf;
 use crate::slots::{SLOT_COUNT, Slots};
+use claims::Taken;
 use election::Election;
 use health::{Health, Votes};
 use links::Links;
@@ -129,9 +130,9 @@ pub struct Cluster {
     migrating: BTreeMap<u16, NodeKey>,
     /// Slots that this node is importing, with their sources.
     importing: BTreeMap<u16, NodeKey>,
-    /// Slots that this node has taken over from others, which may have claimed them in messages that are still under
-    /// way. See [`Cluster::defend_taken_slots`].
-    taken: BTreeMap<NodeKey, Slots>,
+    /// Slots that this node has taken over from others, whose messages from before may still be under way. See
+    /// [`Cluster::defend_taken_slots`].
+    taken: BTreeMap<NodeKey, Taken>,
     /// Nodes that must not be added again, and when that ends (monotonic clock, milliseconds).
     blacklist: BTreeMap<NodeId, u64>,
     links: Links,

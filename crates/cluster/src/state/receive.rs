@@ -1,5 +1,6 @@
 //! Received messages.
 
+use super::claims::Says;
 use super::settle::Todo;
 use super::{Action, Cluster, DropFilter, Facts, LinkId, NodeKey, log};
 use crate::bus::{
@@ -239,7 +240,9 @@ impl Cluster {
             return;
         }
         let is_claim = header.primary.is_none() && self.nodes[sender].is_primary();
-        self.defend_taken_slots(sender, header.config_epoch, is_claim.then_some(header.slots), facts);
+        let (config_epoch, current_epoch) = (header.config_epoch, header.current_epoch);
+        let says = Says { config_epoch, current_epoch, slots: header.slots };
+        self.defend_taken_slots(sender, is_claim.then_some(says), facts);
         if is_claim && (was_replica || self.nodes[sender].slots.view() != header.slots) {
             log!(
                 self,
@@ -248,7 +251,7 @@ impl Cluster {
                 self.label(sender),
                 self.nodes[sender].shard_id
             );
-            self.process_claim(sender, header.config_epoch, header.slots, facts);
+            self.process_claim(sender, says, facts);
             self.correct_stale_claim(sender, header.config_epoch, header.slots, facts);
         }
         if self.nodes[sender].is_primary() && header.config_epoch == self.me().config_epoch {
@@ -328,8 +331,9 @@ impl Cluster {
         self.nodes[key].config_epoch = update.config_epoch;
         self.current_epoch = self.current_epoch.max(update.config_epoch);
         self.todo(Todo::SAVE | Todo::SYNC);
-        self.defend_taken_slots(key, update.config_epoch, Some(update.slots), facts);
-        self.process_claim(key, update.config_epoch, update.slots, facts);
+        let says = Says { config_epoch: update.config_epoch, current_epoch: 0, slots: update.slots };
+        self.defend_taken_slots(key, Some(says), facts);
+        self.process_claim(key, says, facts);
     }
 
     fn deliver(&mut self, publish: Publish<'_>, sharded: bool) {

@@ -48,7 +48,6 @@ impl Cluster {
             (SetSlot::Migrating(_), Some(node)) => {
                 log!(self, Notice, "Migrating slot {slot} to node {}", self.label(node));
                 self.migrating.insert(slot, node);
-                self.stop_defending(slot);
             }
             (SetSlot::Importing(_), Some(node)) => {
                 log!(self, Notice, "Importing slot {slot} from node {}", self.label(node));
@@ -143,11 +142,11 @@ impl Cluster {
             self.importing.remove(&slot);
         }
         if let Some(source) = source.filter(|_| node == self.myself) {
-            self.note_taken(source, slot);
             // The slot was moved by hand: only a new epoch makes the other nodes believe it.
-            if self.bump_epoch_without_consensus() {
-                log!(self, Notice, "ConfigEpoch updated after importing slot {slot}");
-            }
+            let epoch = self.take_next_epoch();
+            log!(self, Notice, "New configEpoch set to {epoch}");
+            log!(self, Notice, "ConfigEpoch updated after importing slot {slot}");
+            self.note_taken(source, slot);
             self.todo(Todo::BROADCAST);
             self.ask_for_claim(source, facts);
         }
