@@ -4,7 +4,7 @@ use kvick_load::client::Client;
 use kvick_load::config::Client as Settings;
 use kvick_load::connection::write_preparation;
 use kvick_load::transport::{Address, TlsSettings, Transport};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::PollFlags;
 use std::io::{self, ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
 
@@ -35,7 +35,7 @@ impl Access {
         let stream = Stream { transport };
         let deadline = Instant::now() + Duration::from_millis(self.settings.connect_timeout);
         while !stream.transport.is_connected()? {
-            stream.wait(PollFlags::OUT, deadline)?;
+            stream.transport.wait(PollFlags::OUT, deadline)?;
         }
         let mut login = Vec::new();
         let replies = write_preparation(&self.settings, false, &mut login);
@@ -53,20 +53,6 @@ pub(crate) struct Stream {
     transport: Transport,
 }
 
-impl Stream {
-    fn wait(&self, events: PollFlags, deadline: Instant) -> io::Result<()> {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(ErrorKind::TimedOut.into());
-        }
-        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        match poll(&mut [PollFd::new(&self.transport.socket, events)], Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
-    }
-}
-
 impl Read for Stream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let deadline = Instant::now() + SILENCE_MAX;
@@ -76,7 +62,7 @@ impl Read for Stream {
                 read => return read,
             }
             let events = if self.transport.has_output() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-            self.wait(events, deadline)?;
+            self.transport.wait(events, deadline)?;
         }
     }
 }
@@ -86,7 +72,7 @@ impl Write for Stream {
         let deadline = Instant::now() + SILENCE_MAX;
         loop {
             match self.transport.write(bytes) {
-                Err(error) if error.kind() == ErrorKind::WouldBlock => self.wait(PollFlags::OUT, deadline)?,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.transport.wait(PollFlags::OUT, deadline)?,
                 written => return written,
             }
         }
@@ -97,7 +83,7 @@ impl Write for Stream {
         while self.transport.has_output() {
             match self.transport.write(&[]) {
                 Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error),
-                _ if self.transport.has_output() => self.wait(PollFlags::OUT, deadline)?,
+                _ if self.transport.has_output() => self.transport.wait(PollFlags::OUT, deadline)?,
                 _ => {}
             }
         }

@@ -110,7 +110,7 @@ fn receive(
     let path = staged.path.join(&file);
     let mut out = BufWriter::new(File::create(&path)?);
     let began = move || {
-        // Nobody receives the message if another shard has failed.
+        // If another shard has failed, the receiver is gone.
         let _ = began.send(());
     };
     let fetched = source.fetch(&mut out, Box::new(began))?;

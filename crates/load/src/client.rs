@@ -5,7 +5,7 @@ use crate::connection::{write_preparation, write_request};
 use crate::reply::{Kind, Reader, Value};
 use crate::topology::SlotMap;
 use crate::transport::{Address, TlsSettings, Transport};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::PollFlags;
 use std::io::{self, ErrorKind};
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ impl Client {
         client.reader.capture(true);
         let deadline = Instant::now() + limit;
         while !client.transport.is_connected()? {
-            client.wait(PollFlags::OUT, deadline)?;
+            client.transport.wait(PollFlags::OUT, deadline)?;
         }
         client.limit = Duration::from_millis(settings.request_timeout);
         let mut request = Vec::new();
@@ -66,7 +66,7 @@ impl Client {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     let is_writing = written < requests.len() || self.transport.has_output();
                     let events = if is_writing { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-                    self.wait(events, deadline)?;
+                    self.transport.wait(events, deadline)?;
                     continue;
                 }
                 Err(error) => return Err(error),
@@ -80,18 +80,6 @@ impl Client {
             self.input.clear();
         }
         Ok(found)
-    }
-
-    fn wait(&self, events: PollFlags, deadline: Instant) -> io::Result<()> {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(ErrorKind::TimedOut.into());
-        }
-        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        match poll(&mut [PollFd::new(&self.transport.socket, events)], Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
     }
 }
 

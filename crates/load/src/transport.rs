@@ -3,6 +3,7 @@
 use crate::config::{ConfigError, Tls};
 use mio::event::Source;
 use mio::net::{TcpStream, UnixStream};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
@@ -11,6 +12,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Where a server listens.
 #[derive(Clone, Debug)]
@@ -226,6 +228,22 @@ impl Transport {
             }
         }
         Ok(taken)
+    }
+
+    /// Waits until the socket is ready for one of these events. May return earlier, after a signal.
+    ///
+    /// # Errors
+    /// `TimedOut` from the deadline on.
+    pub fn wait(&self, events: PollFlags, deadline: Instant) -> io::Result<()> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(&self.socket, events)], Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Whether encrypted bytes wait for the socket.

@@ -48,7 +48,7 @@ impl Election {
         })
     }
 
-    /// Tries to get or renew the lease. Somebody else who writes at the same time makes it fail.
+    /// Tries to acquire or renew the lease. Fails if another operator updates it at the same time.
     fn attempt(&mut self, connection: &Connection, api: &Api<Lease>) -> io::Result<bool> {
         let found = match connection.wait(api.get_opt(NAME))? {
             Some(found) => found,

@@ -7,7 +7,7 @@
 //! which shard, and which shards are leaving.
 //!
 //! [`local`] is the backend of `kvick-operator local`: processes of this machine. The crate
-//! `kvick-operator-kube` has the one of pods, and the program.
+//! `kvick-operator-kube` has the backend for pods, and the program.
 
 pub mod backend;
 pub mod config;

@@ -210,7 +210,7 @@ impl Machine {
         for pod in &pods {
             self.care(pod).await?;
         }
-        // Somebody has deleted them without a grace period.
+        // They were deleted without a grace period.
         self.pods.retain(|name, running| {
             let exists = pods.iter().any(|pod| pod.name_any() == *name && pod.uid().as_ref() == Some(&running.uid));
             if !exists {
