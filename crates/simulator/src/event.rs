@@ -81,21 +81,31 @@ pub(crate) enum Event {
 
 /// All scheduled events, by time. Events of one millisecond happen in the order in which they were scheduled.
 #[derive(Default)]
-pub(crate) struct Queue(BTreeMap<u64, VecDeque<Event>>);
+pub(crate) struct Queue {
+    by_time: BTreeMap<u64, VecDeque<Event>>,
+    count: usize,
+}
 
 impl Queue {
     pub(crate) fn push(&mut self, at_ms: u64, event: Event) {
-        self.0.entry(at_ms).or_default().push_back(event);
+        self.by_time.entry(at_ms).or_default().push_back(event);
+        self.count += 1;
+    }
+
+    /// How many events are scheduled.
+    pub(crate) fn len(&self) -> usize {
+        self.count
     }
 
     /// The next event, unless it is after a time.
     pub(crate) fn pop_until(&mut self, until_ms: u64) -> Option<(u64, Event)> {
-        let mut next = self.0.first_entry().filter(|next| *next.key() <= until_ms)?;
+        let mut next = self.by_time.first_entry().filter(|next| *next.key() <= until_ms)?;
         let at_ms = *next.key();
         let event = next.get_mut().pop_front();
         if next.get().is_empty() {
             next.remove();
         }
+        self.count -= 1;
         event.map(|event| (at_ms, event))
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::data::{Dataset, Entry, Keys, Message, SlotChange};
 use crate::network::{ConnId, Side};
+use crate::packed::Frame;
 use kvick_cluster::NodeId;
 use kvick_cluster::state::{Action, Cluster, Facts, LinkId, Now, SlotJobs};
 use std::collections::{BTreeSet, VecDeque};
@@ -169,7 +170,7 @@ pub(crate) enum Input {
     Accepted(ConnId),
     Connected(ConnId),
     ConnectFailed(LinkId),
-    Frame(ConnId, Side, std::sync::Arc<[u8]>),
+    Frame(ConnId, Side, Frame),
     Closed(ConnId, Side),
     Replication(ConnId, Side, Box<Message>),
     FullSync(ConnId),

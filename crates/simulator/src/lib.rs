@@ -8,7 +8,7 @@
 //! | --- | --- |
 //! | `setup` | what a run is like: size, settings, workload |
 //! | `world`, `event` | machines and processes; the order of events |
-//! | `network` | connections, delays, partitions |
+//! | `network`, `packed` | connections, delays, partitions; messages that wait |
 //! | `host`, `data`, `replication` | clocks, disks, data, replication |
 //! | `clients` | writers |
 //! | `faults` | faults and operations |
@@ -22,6 +22,7 @@ mod faults;
 mod host;
 mod network;
 mod oracle;
+mod packed;
 mod replication;
 mod scenario;
 mod setup;

@@ -7,9 +7,9 @@
 //! In raw mode ([`Conditions::raw`]) frames are also repeated and reordered within a connection.
 
 use crate::data::Message;
+use crate::packed::{Frame, Packer};
 use kvick_cluster::state::LinkId;
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 /// A connection, for as long as it exists.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -31,7 +31,7 @@ pub(crate) enum Purpose {
 /// What is sent in one piece.
 #[derive(Clone, Debug)]
 pub(crate) enum Item {
-    Frame(Arc<[u8]>),
+    Frame(Frame),
     Replication(Box<Message>),
     /// The sender has closed its end.
     Fin,
@@ -150,13 +150,21 @@ pub(crate) struct Network {
     pub(crate) cuts: Vec<Cut>,
     /// Additional delay of all packets of an endpoint.
     pub(crate) slowness_ms: Vec<u64>,
+    pub(crate) packer: Packer,
 }
 
 impl Network {
     /// A network of endpoints: hosts, then clients.
     pub(crate) fn new(endpoints: usize, conditions: Conditions) -> Network {
         let slowness_ms = vec![0; endpoints];
-        Network { slots: Vec::new(), free: Vec::new(), conditions, cuts: Vec::new(), slowness_ms }
+        Network {
+            slots: Vec::new(),
+            free: Vec::new(),
+            conditions,
+            cuts: Vec::new(),
+            slowness_ms,
+            packer: Packer::default(),
+        }
     }
 
     /// Whether nothing gets from one endpoint to another.
@@ -175,11 +183,6 @@ impl Network {
             attempts += 1;
         }
         delay_ms
-    }
-
-    /// Time until the next attempt to send across a cut.
-    pub(crate) fn retransmit_ms(attempts: u32) -> u64 {
-        RETRANSMIT_MS << attempts.min(RETRANSMIT_DOUBLINGS_MAX)
     }
 
     /// Adds a connection that is about to be opened.
@@ -227,17 +230,38 @@ impl Network {
         &mut self,
         id: ConnId,
         to: Side,
-        item: Item,
+        mut item: Item,
         now_ms: u64,
         random: &mut fastrand::Rng,
     ) -> Option<u64> {
         let (sender, receiver) = self.get(id).map(|conn| (conn.ends[1 - to].host, conn.ends[to].host))?;
         let delay_ms = self.delay_ms(sender, receiver, random);
+        let waits = self.get(id)?.towards[to].attempts > 0;
+        if let Item::Frame(frame) = &mut item
+            && waits
+        {
+            self.packer.pack(frame);
+        }
         let direction = &mut self.get_mut(id)?.towards[to];
         let at_ms = (now_ms + delay_ms).max(direction.last_ms);
         direction.last_ms = at_ms;
         direction.bytes += item.frame_bytes();
         direction.queue.push_back((at_ms, item));
         (!std::mem::replace(&mut direction.scheduled, true)).then_some(at_ms)
+    }
+
+    /// The first item of a direction could not be delivered. Returns the time until the next attempt.
+    pub(crate) fn retry(&mut self, id: ConnId, to: Side) -> Option<u64> {
+        let slot = self.slots.get_mut(id.index as usize).filter(|slot| slot.generation == id.generation)?;
+        let direction = &mut slot.conn.as_mut()?.towards[to];
+        if direction.attempts == 0 {
+            for (_, item) in &mut direction.queue {
+                if let Item::Frame(frame) = item {
+                    self.packer.pack(frame);
+                }
+            }
+        }
+        direction.attempts += 1;
+        Some(RETRANSMIT_MS << direction.attempts.min(RETRANSMIT_DOUBLINGS_MAX))
     }
 }
