@@ -7,14 +7,17 @@ use crate::values::write_argument;
 use crate::workload::Plan;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
+use std::time::Duration;
 
 /// A request that was sent.
 #[derive(Clone, Copy, Debug)]
 pub struct InFlight {
     /// What it is.
     pub plan: Plan,
-    /// When it was sent.
+    /// When it was written, or, until then, when it got its connection.
     pub sent_ns: u64,
+    /// Whether it waited for a connection.
+    pub has_waited: bool,
     /// Replies that it still lacks: more than one for a transaction.
     pub replies_left: u16,
     /// Whether one of them was an error.
@@ -47,6 +50,17 @@ pub enum State {
     Ready,
 }
 
+/// What one read found.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Received {
+    /// The number of bytes.
+    pub count: usize,
+    /// Whether more may have arrived.
+    pub may_have_more: bool,
+    /// When they arrived, as time since the epoch, if the kernel noted it.
+    pub arrived: Option<Duration>,
+}
+
 /// A connection.
 pub struct Connection {
     /// The server that it leads to.
@@ -61,6 +75,10 @@ pub struct Connection {
     pub is_listed: bool,
     /// Whether it is among those with output to write.
     pub is_dirty: bool,
+    /// The newest requests in flight that were not written yet.
+    pub unwritten: usize,
+    /// Whether the kernel notes when replies arrive.
+    pub has_stamps: bool,
     transport: Option<Transport>,
     output: Vec<u8>,
     written: usize,
@@ -79,6 +97,8 @@ impl Connection {
             reader,
             is_listed: false,
             is_dirty: false,
+            unwritten: 0,
+            has_stamps: false,
             transport: None,
             output: Vec::new(),
             written: 0,
@@ -86,14 +106,16 @@ impl Connection {
         }
     }
 
-    /// Begins to connect.
+    /// Begins to connect. `notes_arrivals` asks for the times at which replies arrive.
     pub fn open(
         &mut self,
         (address, endpoint, tls): (&Address, &str, Option<&TlsSettings>),
         (registry, token): (&mio::Registry, usize),
+        notes_arrivals: bool,
         now_ns: u64,
     ) -> io::Result<()> {
         let mut transport = Transport::connect(address, endpoint, tls)?;
+        self.has_stamps = notes_arrivals && transport.note_arrivals();
         let interests = mio::Interest::READABLE | mio::Interest::WRITABLE;
         registry.register(transport.socket.source(), mio::Token(token), interests)?;
         self.transport = Some(transport);
@@ -124,6 +146,11 @@ impl Connection {
         &mut self.output
     }
 
+    /// Whether there is output that was not written.
+    pub fn has_output(&self) -> bool {
+        self.written < self.output.len() || self.transport.as_ref().is_some_and(Transport::has_output)
+    }
+
     /// Writes as much output as the socket takes.
     pub fn flush(&mut self) -> io::Result<()> {
         let Some(transport) = &mut self.transport else { return Ok(()) };
@@ -148,14 +175,21 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads once. The result has the number of bytes, and whether more may have arrived.
-    pub fn read(&mut self, buffer: &mut [u8]) -> io::Result<(usize, bool)> {
-        let Some(transport) = &mut self.transport else { return Ok((0, false)) };
+    /// Reads once.
+    pub fn read(&mut self, buffer: &mut [u8]) -> io::Result<Received> {
+        let Some(transport) = &mut self.transport else { return Ok(Received::default()) };
         loop {
-            match transport.read(buffer) {
-                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-                Ok(count) => return Ok((count, count == buffer.len() || !transport.short_read_is_last())),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok((0, false)),
+            let read = match self.has_stamps {
+                true => transport.read_stamped(buffer),
+                false => transport.read(buffer).map(|count| (count, None)),
+            };
+            match read {
+                Ok((0, _)) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok((count, arrived)) => {
+                    let may_have_more = count == buffer.len() || !transport.short_read_is_last();
+                    return Ok(Received { count, may_have_more, arrived });
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(Received::default()),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
@@ -178,7 +212,7 @@ impl Connection {
         self.reader = Reader::default();
         self.reader.capture(is_capturing);
         self.output.clear();
-        (self.written, self.can_write) = (0, false);
+        (self.written, self.can_write, self.unwritten) = (0, false, 0);
         self.state = State::Closed { retry_ns };
         std::mem::take(&mut self.in_flight)
     }

@@ -1,12 +1,18 @@
 //! The loop of one thread: sends requests when they are due, and measures their replies.
 //!
 //! A turn admits the arrivals that are due, writes the output of each connection once, waits for events or the next
-//! arrival, and reads replies. Nothing on this path takes a lock or blocks.
+//! turn, and reads replies. Nothing on this path takes a lock or blocks.
 //!
 //! The arrivals of a turn get the connection that has had room for the longest time, up to its pipeline, then the next
-//! one. If all connections of its server have their
-//! pipelines full, it waits in a queue with its intended time; if the queue is full as well, it is dropped and counted.
-//! So a slow server never slows the schedule down, and no wait is hidden.
+//! one. If all connections of its server have their pipelines full, an arrival waits in a queue with its intended time;
+//! if the queue is full as well, it is dropped and counted. So a slow server never slows the schedule down, and no wait
+//! is hidden.
+//!
+//! Waking up costs more than a request. So an open loop sleeps until the next turn, if that is near and the kernel
+//! notes when replies arrive ([`crate::stamps`]), and then reads all replies of the turn: their times are not those of
+//! the reads. It watches its sockets instead while the next arrival is further away than a turn, and whenever a late
+//! read could matter to the server or the schedule: while requests wait for a connection, after large requests and
+//! replies, and at the end.
 
 mod events;
 mod routes;
@@ -37,6 +43,10 @@ const READ_BUFFER: usize = 256 << 10;
 const EVENTS: usize = 1024;
 /// Time between two attempts to connect.
 const RETRY_NS: u64 = 100_000_000;
+/// How long sockets are watched after a large request or reply.
+const WATCH_NS: u64 = 1_000_000_000;
+/// A read of as many bytes belongs to a large reply: the sender may wait until it is read.
+const LARGE_READ: usize = 16 << 10;
 /// Time between two looks at timeouts and closed connections.
 const HOUSEKEEPING_NS: u64 = 50_000_000;
 /// Redirections of one request.
@@ -103,6 +113,20 @@ pub struct Job {
     pub wanted_slots: Sender<()>,
 }
 
+/// How a request comes to its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sending {
+    /// In the turn in which it arrived.
+    AtOnce,
+    /// After it waited for a connection with room.
+    AfterWaiting,
+    /// Once more, because the first server does not serve its slot.
+    Redirected {
+        /// After ASKING.
+        is_asking: bool,
+    },
+}
+
 /// A server with its connections.
 struct Target {
     endpoint: String,
@@ -136,6 +160,12 @@ pub struct Driver {
     next_admission_ns: u64,
     next_housekeeping_ns: u64,
     granularity_ns: u64,
+    /// Whether replies may be read late, since the kernel notes when they arrive.
+    has_stamps: bool,
+    /// Until when sockets are watched although that is so.
+    watched_until_ns: u64,
+    /// The time since the epoch at which the clock showed 0.
+    epoch: Duration,
 }
 
 impl Driver {
@@ -143,6 +173,7 @@ impl Driver {
     pub fn new(job: Job) -> io::Result<Driver> {
         let names = job.source.names();
         let interval_ns = job.config.general.interval * 1_000_000_000;
+        let granularity_ns = job.config.client.send_granularity.ns();
         let mut driver = Driver {
             clock: Clock::starting_at(Instant::now()),
             poll: Poll::new()?,
@@ -160,7 +191,10 @@ impl Driver {
             ready_connections: 0,
             next_admission_ns: 0,
             next_housekeeping_ns: 0,
-            granularity_ns: job.config.client.send_granularity.ns(),
+            granularity_ns,
+            has_stamps: matches!(job.pace, Pace::Open(_)) && granularity_ns > 0,
+            watched_until_ns: 0,
+            epoch: Duration::ZERO,
             job,
         };
         driver.add_configured_targets()?;
@@ -177,6 +211,7 @@ impl Driver {
             self.housekeeping(self.clock.now_ns());
             self.poll.poll(&mut events, Some(Duration::from_millis(10))).map_err(|error| error.to_string())?;
             self.handle_events(&events);
+            self.flush();
             if began.elapsed() > limit {
                 let errors: Vec<_> = self.interval.error_texts.keys().cloned().collect();
                 return Err(format!(
@@ -221,7 +256,9 @@ impl Driver {
             self.flush();
             now = self.clock.now_ns();
             let timeout_ns = self.next_turn_ns(is_over).saturating_sub(now);
-            if self.wait(&mut events, timeout_ns)? {
+            let is_watching = is_over || self.waiting > 0 || now < self.watched_until_ns;
+            let sleeps = self.has_stamps && !is_watching && timeout_ns <= self.granularity_ns;
+            if self.wait(&mut events, timeout_ns, sleeps)? {
                 self.handle_events(&events);
             }
         }
@@ -251,10 +288,12 @@ impl Driver {
         next.min(self.next_housekeeping_ns)
     }
 
-    /// Waits for events. False if there are none.
-    fn wait(&mut self, events: &mut mio::Events, timeout_ns: u64) -> io::Result<bool> {
-        // The poll itself rounds up to milliseconds, which is too coarse for a schedule.
-        if timeout_ns > 0 {
+    /// Waits for events, or, if it sleeps, until the timeout. False if there are no events.
+    fn wait(&mut self, events: &mut mio::Events, timeout_ns: u64, sleeps: bool) -> io::Result<bool> {
+        if sleeps {
+            std::thread::sleep(Duration::from_nanos(timeout_ns));
+        } else if timeout_ns > 0 {
+            // The poll itself rounds up to milliseconds, which is too coarse for a schedule.
             let timeout =
                 Timespec { tv_sec: (timeout_ns / 1_000_000_000) as i64, tv_nsec: (timeout_ns % 1_000_000_000) as _ };
             match poll(&mut [PollFd::new(&self.poll.registry(), PollFlags::IN)], Some(&timeout)) {
@@ -308,9 +347,12 @@ impl Driver {
         if self.targets[target].waiting.is_empty()
             && let Some(connection) = self.next_listed(target)
         {
-            self.send(connection, plan, now, false);
+            self.send(connection, plan, now, Sending::AtOnce);
         } else if self.waiting < self.job.config.client.queue {
             self.waiting += 1;
+            if self.is_measured(&plan) {
+                self.interval.own_delay.record(now.saturating_sub(plan.intended_ns));
+            }
             self.targets[target].waiting.push_back(plan);
         } else {
             self.admitted -= 1;
@@ -346,8 +388,9 @@ impl Driver {
     }
 
     /// Appends a request to the output of a connection.
-    fn send(&mut self, index: usize, plan: Plan, now: u64, is_asking: bool) {
+    fn send(&mut self, index: usize, plan: Plan, now: u64, sending: Sending) {
         let connection = &mut self.connections[index];
+        let is_asking = sending == Sending::Redirected { is_asking: true };
         if is_asking {
             connection.output().extend_from_slice(b"*1\r\n$6\r\nASKING\r\n");
         }
@@ -355,18 +398,16 @@ impl Driver {
         connection.in_flight.push_back(InFlight {
             plan,
             sent_ns: now,
+            has_waited: sending != Sending::AtOnce,
             replies_left: self.job.source.replies(plan.kind) + u16::from(is_asking),
             is_error: false,
             is_miss: false,
             redirected_to: None,
         });
-        if !connection.is_dirty {
-            connection.is_dirty = true;
-            self.dirty.push(index);
-        }
+        connection.unwritten += 1;
+        self.mark_dirty(index);
         if plan.redirects == 0 && self.is_measured(&plan) {
             self.interval.counters.sent += 1;
-            self.interval.send_delay.record(now.saturating_sub(plan.intended_ns));
         }
         // The requests of a turn share connections, so that they share system calls as well.
         let connection = &mut self.connections[index];
@@ -383,21 +424,46 @@ impl Driver {
             && let Some(plan) = self.targets[target].waiting.pop_front()
         {
             self.waiting -= 1;
-            self.send(connection, plan, now, false);
+            self.send(connection, plan, now, Sending::AfterWaiting);
         }
     }
 
+    /// Lets [`Self::flush`] write the output of a connection.
+    fn mark_dirty(&mut self, index: usize) {
+        if !std::mem::replace(&mut self.connections[index].is_dirty, true) {
+            self.dirty.push(index);
+        }
+    }
+
+    /// Writes the output of all connections that have some.
     fn flush(&mut self) {
         let mut dirty = std::mem::take(&mut self.dirty);
         for index in dirty.drain(..) {
-            self.connections[index].is_dirty = false;
+            let now = self.clock.now_ns();
+            let connection = &mut self.connections[index];
+            connection.is_dirty = false;
+            let unwritten = std::mem::take(&mut connection.unwritten);
+            for request in connection.in_flight.iter_mut().rev().take(unwritten) {
+                request.sent_ns = now;
+                let plan = &request.plan;
+                if plan.redirects == 0 && plan.intended_ns >= self.job.warmup_ns {
+                    let delay = now.saturating_sub(plan.intended_ns);
+                    self.interval.send_delay.record(delay);
+                    if !request.has_waited {
+                        self.interval.own_delay.record(delay);
+                    }
+                }
+            }
             // The next turn begins with another connection.
             let listed = &mut self.targets[self.connections[index].target].listed;
             if listed.front() == Some(&index) {
                 listed.rotate_left(1);
             }
-            if let Err(error) = self.connections[index].flush() {
-                self.close(index, &error.to_string());
+            match self.connections[index].flush() {
+                Err(error) => self.close(index, &error.to_string()),
+                // The server must read before it can take the rest.
+                Ok(()) if self.connections[index].has_output() => self.watched_until_ns = now + WATCH_NS,
+                Ok(()) => {}
             }
         }
         // Keeps the allocation.

@@ -4,7 +4,8 @@
 //!
 //! * What and when: [`schedule`] (arrival times), [`keys`], [`values`], [`commands`] (templates), [`workload`] (the
 //!   mix), [`check`] (writes that are read back). All of them are pure.
-//! * The wire: [`reply`] (incremental reader), [`transport`] (sockets, TLS), [`connection`], [`topology`] (slots).
+//! * The wire: [`reply`] (incremental reader), [`transport`] (sockets, TLS), [`stamps`] (times of arrival),
+//!   [`connection`], [`topology`] (slots).
 //! * [`driver`] is the loop of one thread, and [`metrics`] what it records. [`run`] starts the threads and adds up.
 //! * [`search`] and [`processes`] use several runs or processes. [`result`] is what is kept, and [`report`], [`plot`],
 //!   [`compare`] and [`view`] show it.
@@ -31,6 +32,7 @@ pub mod run;
 pub mod schedule;
 pub mod search;
 pub mod source;
+pub mod stamps;
 pub mod topology;
 pub mod transport;
 pub mod values;

@@ -190,6 +190,8 @@ pub struct Interval {
     pub counters: Counters,
     /// From the intended to the real time of sending.
     pub send_delay: Latencies,
+    /// The part of it that the generator causes: until it sent the request, or found no connection with room for it.
+    pub own_delay: Latencies,
     /// By kind of command.
     pub commands: Vec<CommandStats>,
     /// Errors by their first word, with their number.
@@ -207,6 +209,7 @@ impl Interval {
     pub fn add(&mut self, other: &Interval) {
         self.counters.add(&other.counters);
         self.send_delay.add(&other.send_delay);
+        self.own_delay.add(&other.own_delay);
         for (at, from) in other.commands.iter().enumerate() {
             if at == self.commands.len() {
                 self.commands.push(CommandStats { name: from.name.clone(), ..CommandStats::default() });

@@ -15,6 +15,8 @@ const BOTTOM: f64 = 45.0;
 const COLORS: [&str; 8] = ["#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf", "#8c564b", "#7f7f7f"];
 /// Runs whose percentiles are drawn.
 const RUNS_MAX: usize = 8;
+/// Marks of a logarithmic axis that have room beside each other.
+const LOG_MARKS_MAX: usize = 12;
 
 /// A line of a chart.
 struct Series {
@@ -106,7 +108,7 @@ fn chart(title: &str, x: &Axis, y: &Axis, series: &[Series]) -> String {
         let part = if y.is_log { (value.max(y_min) / y_min).log10() / (y_max / y_min).log10() } else { value / y_max };
         HEIGHT - BOTTOM - part * (HEIGHT - TOP - BOTTOM)
     };
-    let mut out = format!("<text x=\"{LEFT}\" y=\"20\" font-size=\"15\">{title}</text>\n");
+    let mut out = format!("<text x=\"{LEFT}\" y=\"24\" font-size=\"15\">{title}, {}</text>\n", y.title);
     let (bottom, right) = (HEIGHT - BOTTOM, WIDTH - RIGHT);
     let made_x: Vec<(f64, String)> = linear_marks(x_max);
     let marks_x = if x.marks.is_empty() { &made_x } else { &x.marks };
@@ -122,8 +124,8 @@ fn chart(title: &str, x: &Axis, y: &Axis, series: &[Series]) -> String {
         let _ = writeln!(out, "<text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{text}</text>", LEFT - 6.0, at + 4.0);
     }
     let _ = writeln!(out, "<text x=\"{right}\" y=\"{}\" text-anchor=\"end\">{}</text>", bottom + 34.0, x.title);
-    let _ = writeln!(out, "<text x=\"8\" y=\"{}\">{}</text>", TOP - 8.0, y.title);
-    for (at, series) in series.iter().enumerate() {
+    // The first series is the most important one, and drawn above the others.
+    for (at, series) in series.iter().enumerate().rev() {
         let color = COLORS[at % COLORS.len()];
         let mut points = String::new();
         for (x, y) in &series.points {
@@ -147,10 +149,18 @@ fn linear_marks(max: f64) -> Vec<(f64, String)> {
     (0..=(max / step) as usize).map(|at| at as f64 * step).map(|value| (value, format!("{value:.decimals$}"))).collect()
 }
 
-/// The powers of ten from `min` to `max`.
+/// The powers of ten from `min` to `max`, with their double and fivefold values unless that is too close together.
 fn log_marks(min: f64, max: f64) -> Vec<(f64, String)> {
-    let exponents = min.log10().ceil() as i32..=max.log10().floor() as i32;
-    exponents.map(|exponent| 10_f64.powi(exponent)).map(|value| (value, format!("{value}"))).collect()
+    let marks = |factors: &[f64]| -> Vec<(f64, String)> {
+        let exponents = min.log10().floor() as i32..=max.log10().floor() as i32;
+        let powers = exponents.map(|exponent| 10_f64.powi(exponent));
+        let values = powers.flat_map(|power| factors.iter().map(move |factor| factor * power));
+        // What rounding added to a product, such as 5 * 0.001, is left out of its text.
+        let text = |value: f64| format!("{value:.9}").trim_end_matches('0').trim_end_matches('.').to_owned();
+        values.filter(|value| (min..=max).contains(value)).map(|value| (value, text(value))).collect()
+    };
+    let all = marks(&[1.0, 2.0, 5.0]);
+    if all.len() <= LOG_MARKS_MAX { all } else { marks(&[1.0]) }
 }
 
 #[cfg(test)]
@@ -162,7 +172,8 @@ mod tests {
         let texts = |marks: Vec<(f64, String)>| marks.into_iter().map(|mark| mark.1).collect::<Vec<_>>();
         assert_eq!(texts(linear_marks(10.0)), ["0", "2", "4", "6", "8", "10"]);
         assert_eq!(texts(linear_marks(0.35)), ["0.0", "0.1", "0.2", "0.3"]);
-        assert_eq!(texts(log_marks(0.05, 150.0)), ["0.1", "1", "10", "100"]);
+        assert_eq!(texts(log_marks(0.006, 0.3)), ["0.01", "0.02", "0.05", "0.1", "0.2"]);
+        assert_eq!(texts(log_marks(0.04, 9000.0)), ["0.1", "1", "10", "100", "1000"]);
     }
 
     #[test]

@@ -51,6 +51,9 @@ fn write_text(run: &RunResult, out: &mut String) -> std::fmt::Result {
     line(out, "response time", &run.response.summary)?;
     line(out, "service time", &run.service.summary)?;
     line(out, "delay of sending", &run.send_delay.summary)?;
+    if run.planned > 0.0 {
+        line(out, "of it, the generator's", &run.own_delay.summary)?;
+    }
     if run.commands.len() > 1 {
         for command in &run.commands {
             line(out, &format!("response, {}", command.name), &command.response.summary)?;

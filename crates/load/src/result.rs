@@ -24,6 +24,9 @@ pub struct RunResult {
     pub counters: Counters,
     /// Delay of sending.
     pub send_delay: Measured,
+    /// The part of it that the generator causes.
+    #[serde(default)]
+    pub own_delay: Measured,
     /// Response times of all commands.
     pub response: Measured,
     /// Service times of all commands.
@@ -113,10 +116,12 @@ impl RunResult {
     pub fn add(&mut self, interval: &Interval) {
         let mut sum = Interval { counters: self.counters, ..Interval::default() };
         sum.error_texts = std::mem::take(&mut self.error_texts);
-        sum.add(&Interval { commands: Vec::new(), send_delay: Latencies::default(), ..interval.clone() });
+        sum.add(&Interval { counters: interval.counters, ..Interval::default() });
+        interval.error_texts.iter().for_each(|(text, count)| sum.note_error(text, *count));
         (self.counters, self.error_texts) = (sum.counters, sum.error_texts);
         let (response, service) = (interval.response(), interval.service());
         self.send_delay.add(&interval.send_delay);
+        self.own_delay.add(&interval.own_delay);
         self.response.add(&response);
         self.service.add(&service);
         for (at, from) in interval.commands.iter().enumerate() {

@@ -1,6 +1,7 @@
 //! Sockets: TCP or Unix, with or without TLS, that never block.
 
 use crate::config::{ConfigError, Tls};
+use crate::stamps;
 use mio::event::Source;
 use mio::net::{TcpStream, UnixStream};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -12,7 +13,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Where a server listens.
 #[derive(Clone, Debug)]
@@ -213,6 +214,23 @@ impl Transport {
                     Err(error) => return Err(error),
                 }
             }
+        }
+    }
+
+    /// Lets [`Self::read_stamped`] return times. False if it cannot: over Unix sockets, with TLS, and on other systems
+    /// than Linux.
+    pub fn note_arrivals(&self) -> bool {
+        match &self.socket {
+            Socket::Tcp(socket) => self.tls.is_none() && stamps::enable(socket.as_fd()).is_ok(),
+            Socket::Unix(_) => false,
+        }
+    }
+
+    /// Reads like [`Self::read`], and returns the time since the epoch at which the bytes arrived, if it is known.
+    pub fn read_stamped(&mut self, buffer: &mut [u8]) -> io::Result<(usize, Option<Duration>)> {
+        match &self.socket {
+            Socket::Tcp(socket) if self.tls.is_none() && stamps::ARE_SUPPORTED => stamps::read(socket.as_fd(), buffer),
+            _ => Ok((self.read(buffer)?, None)),
         }
     }
 

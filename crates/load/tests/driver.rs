@@ -54,6 +54,47 @@ fn a_wait_for_a_connection_is_part_of_the_response_time_and_not_of_the_service_t
     assert!(result.service.summary.max_ms >= 299.0, "{:?}", result.service.summary);
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn the_time_of_a_reply_is_that_of_its_arrival_and_not_of_the_read() {
+    let port = scripted(|_| ok());
+    // A turn is 40 times as long as a reply may take.
+    let text = "[general]\nduration = 1\n[client]\npoolsize = 50\nsend_granularity = '40ms'\n[workload.ratelimit]\n\
+                start = 500\n[[workload.keyspace]]";
+    let result = run_on(port, text);
+    assert_eq!(result.counters.answered, 500);
+    assert!(result.service.summary.p50_ms < 10.0, "{:?}", result.service.summary);
+    // The wait of the arrivals for their turn is part of the response time, and named as the generator's own delay.
+    let (response, own) = (&result.response.summary, &result.own_delay.summary);
+    assert!(response.p90_ms >= 30.0 && own.p90_ms >= 30.0, "{response:?}, {own:?}");
+    assert_eq!(own.count, 500);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn large_replies_are_read_while_they_arrive() {
+    let reply = format!("${}\r\n{}\r\n", 4 << 20, "x".repeat(4 << 20));
+    let port = scripted(move |_| Answer::Reply(reply.clone()));
+    // A server waits until its socket takes the rest of a large reply, so late reads would make it slow.
+    let text = "[general]\nduration = 2\n[client]\npoolsize = 4\nsend_granularity = '200ms'\n[workload.ratelimit]\n\
+                start = 10\n[[workload.keyspace]]";
+    let result = run_on(port, text);
+    assert_eq!(result.counters.answered, 20);
+    assert!(result.service.summary.p50_ms < 150.0, "{:?}", result.service.summary);
+}
+
+#[test]
+fn a_wait_for_a_connection_is_not_the_delay_of_the_generator() {
+    let port = scripted(|_| Answer::Late(Duration::from_millis(20), "+OK\r\n".to_owned()));
+    let text = "[general]\nduration = 1\ndrain = '10s'\n[client]\npoolsize = 1\n[workload.ratelimit]\nstart = 200\n\
+                [[workload.keyspace]]";
+    let result = run_on(port, text);
+    // The only connection takes 50 of the 200 requests that are due in a second.
+    let (all, own) = (&result.send_delay.summary, &result.own_delay.summary);
+    assert_eq!((all.count, own.count), (200, 200));
+    assert!(all.p50_ms >= 1000.0 && own.p50_ms < 100.0, "{all:?}, {own:?}");
+}
+
 #[test]
 fn arrivals_beyond_the_queue_are_counted_as_dropped() {
     let port = scripted(|_| Answer::Late(Duration::from_millis(100), "+OK\r\n".to_owned()));

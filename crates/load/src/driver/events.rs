@@ -1,15 +1,21 @@
 //! What the sockets of a [`Driver`] report: connections, replies and ends.
 
-use super::{Driver, HOUSEKEEPING_NS, REDIRECTS_MAX, RETRY_NS};
-use crate::connection::{InFlight, State};
+use super::{Driver, HOUSEKEEPING_NS, LARGE_READ, REDIRECTS_MAX, RETRY_NS, Sending, WATCH_NS};
+use crate::connection::{InFlight, Received, State};
 use crate::reply::Kind;
 use crate::source::Outcome;
 use crate::topology::Redirect;
 use crate::transport::Address;
 use crate::workload::Plan;
+use std::time::{Duration, SystemTime};
 
 impl Driver {
     pub(super) fn handle_events(&mut self, events: &mio::Events) {
+        if self.has_stamps {
+            // Read anew each time, since the system's time may be set.
+            let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            self.epoch = since_epoch.saturating_sub(Duration::from_nanos(self.clock.now_ns()));
+        }
         for event in events {
             let index = event.token().0;
             if event.is_writable() {
@@ -25,11 +31,15 @@ impl Driver {
         let connection = &mut self.connections[index];
         let was_ready = connection.state == State::Ready;
         let is_replica = self.targets[connection.target].is_replica;
-        let written =
-            connection.writable(&self.job.config.client, is_replica).and_then(|()| self.connections[index].flush());
-        match written {
-            Ok(()) if !was_ready && self.connections[index].state == State::Ready => self.become_ready(index),
-            Ok(()) => {}
+        match connection.writable(&self.job.config.client, is_replica) {
+            Ok(()) => {
+                if !was_ready && self.connections[index].state == State::Ready {
+                    self.become_ready(index);
+                }
+                if self.connections[index].has_output() {
+                    self.mark_dirty(index);
+                }
+            }
             Err(error) => self.close(index, &error.to_string()),
         }
     }
@@ -45,14 +55,21 @@ impl Driver {
         let mut buffer = std::mem::take(&mut self.buffer);
         loop {
             match self.connections[index].read(&mut buffer) {
-                Ok((0, _)) => break,
-                Ok((count, has_more)) => {
+                Ok(Received { count: 0, .. }) => break,
+                Ok(received) => {
                     let now = self.clock.now_ns();
-                    if let Err(error) = self.handle_bytes(index, &buffer[..count], now) {
+                    // Never later than now; before a request was sent is ruled out when it is completed.
+                    let stamp = received.arrived.filter(|_| self.has_stamps);
+                    let arrived = stamp.map(|time| time.saturating_sub(self.epoch).as_nanos() as u64);
+                    let arrived = arrived.map_or(now, |arrived| arrived.min(now));
+                    if let Err(error) = self.handle_bytes(index, &buffer[..received.count], arrived, now) {
                         self.close(index, &error);
                         break;
                     }
-                    if !has_more {
+                    if received.count >= LARGE_READ {
+                        self.watched_until_ns = now + WATCH_NS;
+                    }
+                    if !received.may_have_more {
                         break;
                     }
                 }
@@ -65,13 +82,14 @@ impl Driver {
         self.buffer = buffer;
     }
 
-    fn handle_bytes(&mut self, index: usize, mut input: &[u8], now: u64) -> Result<(), String> {
+    /// Takes the replies from bytes that arrived at a time before now.
+    fn handle_bytes(&mut self, index: usize, mut input: &[u8], arrived: u64, now: u64) -> Result<(), String> {
         loop {
             let connection = &mut self.connections[index];
             match connection.next_reply(&mut input) {
                 Ok(None) => break,
                 Ok(Some(Kind::Push)) => {}
-                Ok(Some(kind)) => self.handle_reply(index, kind, now)?,
+                Ok(Some(kind)) => self.handle_reply(index, kind, arrived)?,
                 Err(error) => return Err(error.to_string()),
             }
         }
@@ -81,7 +99,7 @@ impl Driver {
         Ok(())
     }
 
-    fn handle_reply(&mut self, index: usize, kind: Kind, now: u64) -> Result<(), String> {
+    fn handle_reply(&mut self, index: usize, kind: Kind, arrived: u64) -> Result<(), String> {
         let connection = &mut self.connections[index];
         if let State::Preparing { replies_left } = connection.state {
             if kind == Kind::Error {
@@ -109,7 +127,7 @@ impl Driver {
             if connection.reader.is_capturing() && kind == Kind::Aggregate {
                 self.job.source.take_reply(&request.plan, connection.reader.captured());
             }
-            self.complete(request, now);
+            self.complete(request, arrived);
         }
         Ok(())
     }
@@ -148,7 +166,7 @@ impl Driver {
     }
 
     /// Records an answered request, or sends it again elsewhere.
-    fn complete(&mut self, request: InFlight, now: u64) {
+    fn complete(&mut self, request: InFlight, arrived: u64) {
         if let Some((target, is_ask)) = request.redirected_to {
             let plan = Plan { redirects: request.plan.redirects + 1, ..request.plan };
             self.interval.counters.redirects += 1;
@@ -158,7 +176,10 @@ impl Driver {
             let any = || self.targets[target].connections.iter().copied().find(ready);
             let listed = self.targets[target].listed.front().copied();
             match listed.or_else(any) {
-                Some(connection) => self.send(connection, plan, now, is_ask),
+                Some(connection) => {
+                    let sending = Sending::Redirected { is_asking: is_ask };
+                    self.send(connection, plan, self.clock.now_ns(), sending);
+                }
                 None => {
                     self.waiting += 1;
                     self.targets[target].waiting.push_back(plan);
@@ -174,8 +195,9 @@ impl Driver {
             let stats = &mut self.interval.commands[plan.kind as usize];
             stats.errors += u64::from(request.is_error);
             stats.misses += u64::from(request.is_miss);
-            stats.response.record(now.saturating_sub(plan.intended_ns));
-            stats.service.record(now.saturating_sub(request.sent_ns));
+            let arrived = arrived.max(request.sent_ns);
+            stats.response.record(arrived.saturating_sub(plan.intended_ns));
+            stats.service.record(arrived - request.sent_ns);
         }
         let outcome = if request.is_error { Outcome::Refused } else { Outcome::Acknowledged };
         self.job.source.end(plan, outcome);
@@ -239,8 +261,10 @@ impl Driver {
         let target = &self.targets[self.connections[index].target];
         let opened = Address::resolve(&target.endpoint).and_then(|address| {
             let to = (&address, target.endpoint.as_str(), self.job.tls.as_ref());
-            self.connections[index].open(to, (self.poll.registry(), index), now)
+            self.connections[index].open(to, (self.poll.registry(), index), self.has_stamps, now)
         });
+        // One connection without times suffices for reading all replies at once.
+        self.has_stamps &= opened.is_err() || self.connections[index].has_stamps;
         if let Err(error) = opened {
             self.close(index, &error.to_string());
         }

@@ -55,6 +55,11 @@ impl Server {
         Some(Server { child, dir, port })
     }
 
+    /// Where it listens, without TLS.
+    pub fn endpoint(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
     pub fn signal(&self, number: i32) {
         // SAFETY: the process is a child that was not waited for, so the number is still its own.
         assert_eq!(unsafe { libc::kill(self.child.id() as i32, number) }, 0);
