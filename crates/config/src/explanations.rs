@@ -1,7 +1,7 @@
 //! What `kvick.conf` says about each directive.
 
 /// The file as shipped.
-const CONF: &str = include_str!("../../../kvick.conf");
+const CONF: &str = include_str!("../kvick.conf");
 
 /// A directive as the file shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]

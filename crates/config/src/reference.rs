@@ -10,7 +10,7 @@ use super::load::load;
 use super::tables::{self, network};
 use super::values::Values;
 
-const CONF: &str = include_str!("../../../kvick.conf");
+const CONF: &str = include_str!("../kvick.conf");
 const DOCS: &str = include_str!("../../../docs/compatibility.md");
 
 /// The lines of `kvick.conf` that show a directive, each with the explanation above it.

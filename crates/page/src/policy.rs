@@ -134,9 +134,6 @@ const OF_CONNECTIONS: &[&str] = &[
 /// Reads the whole keyspace at once, for which there is SCAN.
 const WHOLE_KEYSPACE: &str = "keys";
 
-/// Names in the lists that a server may lack.
-pub const PLANNED: &[&str] = &["hotkeys|get", "hotkeys|help", "memory|bigkeys"];
-
 /// All names in the lists.
 pub fn names() -> impl Iterator<Item = &'static str> {
     REPORTS.iter().chain(OF_CONNECTIONS).copied()
