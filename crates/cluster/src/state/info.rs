@@ -77,11 +77,12 @@ impl Cluster {
         self.statistics = Statistics::default();
     }
 
-    /// The text of CLUSTER INFO: lines that end with CR LF.
-    pub fn info_text(&self) -> String {
+    /// The text of CLUSTER INFO: lines that end with CR LF. `is_served` is whether commands are executed, which
+    /// follows the state of the cluster a little later: the text says ok when both are so.
+    pub fn info_text(&self, is_served: bool) -> String {
         let tally = self.tally();
         let mut out = String::with_capacity(1024);
-        let state = if self.state() == ClusterState::Ok { "ok" } else { "fail" };
+        let state = if self.state() == ClusterState::Ok && is_served { "ok" } else { "fail" };
         // Writing to a String does not fail.
         let _ = write!(out, "cluster_state:{state}\r\n");
         let statistics = &self.statistics;

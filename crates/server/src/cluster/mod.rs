@@ -32,6 +32,7 @@ use kvick_cluster::migration::Jobs;
 use kvick_cluster::state::{Action, Cluster, DebugSettings, Facts, Settings};
 use kvick_cluster_bus::Bus;
 use kvick_core::inbox::Served;
+use kvick_core::routing;
 use kvick_engine::session::Session;
 use kvick_resp::Reply;
 use kvick_store::{Kind, Locked, Waiter};
@@ -106,6 +107,13 @@ impl ClusterNode {
         let fresh = Arc::new(Published::new(topology, published.preferred));
         *self.published.write() = fresh.clone();
         fresh
+    }
+
+    /// The text of CLUSTER INFO. When it says that the cluster is ok, commands are executed.
+    pub fn info_text(&self) -> String {
+        let routing = self.server.routing.as_ref();
+        let is_served = routing.is_some_and(|routing| routing.current().state == routing::ClusterState::Ok);
+        self.read(|cluster, _| cluster.info_text(is_served))
     }
 
     /// Saves `nodes.conf`, and answers the client when it is on disk.

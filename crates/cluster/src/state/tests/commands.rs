@@ -106,7 +106,7 @@ fn info_text_counts_slots_nodes_and_messages() {
     let mut net = Net::cluster(3, 1);
     net.kill(5);
     net.run(NODE_TIMEOUT_MS * 3);
-    let info = net.hosts[0].cluster.info_text();
+    let info = net.hosts[0].cluster.info_text(true);
     for line in [
         "cluster_state:ok",
         "cluster_slots_assigned:16384",
@@ -120,6 +120,8 @@ fn info_text_counts_slots_nodes_and_messages() {
     ] {
         assert!(info.split("\r\n").any(|found| found == line), "{line} in {info}");
     }
+    let not_yet = net.hosts[0].cluster.info_text(false);
+    assert!(not_yet.starts_with("cluster_state:fail\r\n"), "{not_yet}");
     assert!(info.contains("cluster_stats_messages_ping_sent:") && info.contains("cluster_stats_messages_fail_"));
 }
 

@@ -238,7 +238,7 @@ fn run(seed: u64) {
         }
         if step % 8 == 0 {
             check(&cluster);
-            let _ = (cluster.info_text(), cluster.links());
+            let _ = (cluster.info_text(true), cluster.links());
             // In a time that stands still, the kept text never expires.
             let frozen = Facts { now: Now { mono_ms: 0, ..now }, ..facts };
             let kept = cluster.shared_nodes_text(Default::default(), &frozen);

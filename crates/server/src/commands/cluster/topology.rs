@@ -89,7 +89,7 @@ pub fn shards(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
 
 /// CLUSTER INFO
 pub fn info(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
-    let text = node(cx)?.read(|cluster, _| cluster.info_text());
+    let text = node(cx)?.info_text();
     cx.reply.verbatim(text.as_bytes(), "txt");
     Ok(())
 }

@@ -271,7 +271,7 @@ pub fn write_cluster(context: &Context, page: &mut Page) {
 
 /// The text of CLUSTER INFO, in cluster mode.
 pub fn cluster_info(server: &Server) -> Option<String> {
-    server.cluster().map(|cluster| cluster.read(|cluster, _| cluster.info_text()))
+    server.cluster().map(|cluster| cluster.info_text())
 }
 
 /// The section `cluster_info`: the text of CLUSTER INFO.
