@@ -2,7 +2,7 @@
 
 use crate::access::Access;
 use crate::manifest::Manifest;
-use crate::storage::Storage;
+use crate::storage::{self, Storage};
 use crate::{create, restore, verify};
 use clap::{Args, Parser, Subcommand};
 use kvick_load::config::{Client as Settings, Tls};
@@ -28,8 +28,8 @@ pub struct Cli {
 enum Action {
     /// Make a backup of the server, or of all shards of the cluster at the same moment
     Create {
-        /// Directory with all backups
-        storage: PathBuf,
+        #[command(flatten)]
+        place: Place,
         #[command(flatten)]
         connection: Connection,
         /// Ask a replica of each shard, if there is one, instead of the primary
@@ -41,23 +41,26 @@ enum Action {
         /// Remove the oldest backups, except for this number, after each one that succeeds
         #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
         keep: Option<u32>,
+        /// With --keep: also remove what failed backups have left behind, if nothing was added to it for this time
+        #[arg(long, value_parser = parse_duration, default_value = "1h", requires = "keep")]
+        leftovers_after: Duration,
     },
     /// List all backups, the oldest first
     List {
-        /// Directory with all backups
-        storage: PathBuf,
+        #[command(flatten)]
+        place: Place,
     },
     /// Check that backups are complete and valid
     Verify {
-        /// Directory with all backups
-        storage: PathBuf,
+        #[command(flatten)]
+        place: Place,
         /// Name of one of them; all by default
         name: Option<String>,
     },
     /// Restore a backup into a server, or into a cluster with any number of shards
     Restore {
-        /// Directory with all backups
-        storage: PathBuf,
+        #[command(flatten)]
+        place: Place,
         /// Name of the backup; `latest` is the newest
         name: String,
         #[command(flatten)]
@@ -72,6 +75,22 @@ enum Action {
         /// Manual page of this subcommand
         subcommand: Option<String>,
     },
+}
+
+#[derive(Debug, Args)]
+struct Place {
+    /// Where all backups are kept: a directory, or s3://BUCKET/PREFIX
+    ///
+    /// For a bucket, the environment has the keys (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, and AWS_SESSION_TOKEN if
+    /// they are temporary), the region (AWS_REGION), the address of a server that is not Amazon's (AWS_ENDPOINT_URL),
+    /// and a file with certificates of authorities that the system does not know (AWS_CA_BUNDLE).
+    storage: PathBuf,
+}
+
+impl Place {
+    fn open(&self) -> io::Result<Box<dyn Storage>> {
+        storage::open(&self.storage)
+    }
 }
 
 #[derive(Debug, Args)]
@@ -122,27 +141,28 @@ impl Cli {
     /// If that is not possible; the text says why.
     pub fn execute(self) -> io::Result<ExitCode> {
         match self.action {
-            Action::Create { storage, connection, from_replicas, every, keep } => {
+            Action::Create { place, connection, from_replicas, every, keep, leftovers_after } => {
                 let access = connection.access()?;
                 let plan = create::Plan { endpoints: connection.endpoints, access, from_replicas };
-                return run(&plan, &Storage::new(storage), every, keep);
+                let prune = keep.map(|keep| Prune { keep: keep as usize, leftovers_after });
+                return run(&plan, &*place.open()?, every, prune.as_ref());
             }
-            Action::List { storage } => {
-                let storage = Storage::new(storage);
+            Action::List { place } => {
+                let storage = place.open()?;
                 for name in storage.list()? {
-                    println!("{}", describe(&Manifest::read(&storage.open(&name)?)?));
+                    println!("{}", describe(&Manifest::read(&*storage, &name)?));
                 }
             }
-            Action::Verify { storage, name } => {
-                let storage = Storage::new(storage);
-                return verify_all(&storage, name.map_or_else(|| storage.list(), |name| Ok(vec![name]))?);
+            Action::Verify { place, name } => {
+                let storage = place.open()?;
+                return verify_all(&*storage, name.map_or_else(|| storage.list(), |name| Ok(vec![name]))?);
             }
-            Action::Restore { storage, name, connection, replace } => {
-                let storage = Storage::new(storage);
+            Action::Restore { place, name, connection, replace } => {
+                let storage = place.open()?;
                 let name = if name == "latest" { storage.list()?.pop().unwrap_or(name) } else { name };
                 let access = connection.access()?;
                 let plan = restore::Plan { endpoints: connection.endpoints, access, replaces: replace };
-                let restored = restore::restore(&storage.open(&name)?, &plan)?;
+                let restored = restore::restore(&*storage, &name, &plan)?;
                 let restore::Restored { keys, expired, functions } = restored;
                 println!("{name}: restored {keys} keys and {functions} libraries; {expired} keys have expired");
             }
@@ -153,12 +173,17 @@ impl Cli {
 }
 
 /// Makes one backup, or one each time that `every` has passed. A failure ends it in the first case only.
-fn run(plan: &create::Plan, storage: &Storage, every: Option<Duration>, keep: Option<u32>) -> io::Result<ExitCode> {
+fn run(
+    plan: &create::Plan,
+    storage: &dyn Storage,
+    every: Option<Duration>,
+    prune: Option<&Prune>,
+) -> io::Result<ExitCode> {
     let mut due = Instant::now();
     loop {
         let made = create::create(plan, storage).and_then(|manifest| {
             println!("{}", describe(&manifest));
-            prune(storage, keep)
+            prune.map_or(Ok(()), |prune| prune.execute(storage))
         });
         let Some(every) = every else { return made.map(|()| ExitCode::SUCCESS) };
         if let Err(error) = made {
@@ -171,21 +196,31 @@ fn run(plan: &create::Plan, storage: &Storage, every: Option<Duration>, keep: Op
     }
 }
 
-fn prune(storage: &Storage, keep: Option<u32>) -> io::Result<()> {
-    let Some(keep) = keep else { return Ok(()) };
-    let names = storage.list()?;
-    let surplus = names.len().saturating_sub(keep as usize);
-    names[..surplus].iter().try_for_each(|name| {
-        storage.remove(name)?;
-        println!("{name} removed");
-        Ok(())
-    })
+/// What is removed after a backup.
+struct Prune {
+    /// Number of backups that are kept.
+    keep: usize,
+    leftovers_after: Duration,
 }
 
-fn verify_all(storage: &Storage, names: Vec<String>) -> io::Result<ExitCode> {
+impl Prune {
+    fn execute(&self, storage: &dyn Storage) -> io::Result<()> {
+        let names = storage.list()?;
+        for name in &names[..names.len().saturating_sub(self.keep)] {
+            storage.remove(name)?;
+            println!("{name} removed");
+        }
+        for name in storage.remove_leftovers(self.leftovers_after)? {
+            println!("{name} removed: it was not complete");
+        }
+        Ok(())
+    }
+}
+
+fn verify_all(storage: &dyn Storage, names: Vec<String>) -> io::Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
     for name in names {
-        match storage.open(&name).and_then(|directory| verify::verify(&directory)) {
+        match verify::verify(storage, &name) {
             Ok(manifest) => println!("{}: valid", describe(&manifest)),
             Err(error) => {
                 println!("{name}: {error}");

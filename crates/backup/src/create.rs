@@ -1,13 +1,12 @@
 //! Making a backup.
 
 use crate::access::Access;
-use crate::fetch::{Fetched, Source};
+use crate::checking::{Passed, pass};
+use crate::fetch::{Incoming, Source};
 use crate::manifest::{Dump, Manifest, VERSION, name_of};
 use crate::shards::{self, Shard};
 use crate::storage::{Staged, Storage};
-use crate::verify;
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io;
 use std::sync::mpsc::{self, Sender};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -33,7 +32,7 @@ pub struct Plan {
 /// # Errors
 /// If a shard does not answer, if slots move between shards all the time, or if a dump is not valid. Then nothing is
 /// left in the storage.
-pub fn create(plan: &Plan, storage: &Storage) -> io::Result<Manifest> {
+pub fn create(plan: &Plan, storage: &dyn Storage) -> io::Result<Manifest> {
     for _ in 1..ATTEMPTS {
         match attempt(plan, storage)? {
             Some(manifest) => return Ok(manifest),
@@ -46,7 +45,7 @@ pub fn create(plan: &Plan, storage: &Storage) -> io::Result<Manifest> {
 }
 
 /// A backup; `None` if slots have moved.
-fn attempt(plan: &Plan, storage: &Storage) -> io::Result<Option<Manifest>> {
+fn attempt(plan: &Plan, storage: &dyn Storage) -> io::Result<Option<Manifest>> {
     let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64);
     let name = name_of(now_ms);
     let shards = shards::find(&plan.endpoints, &plan.access)?;
@@ -55,7 +54,7 @@ fn attempt(plan: &Plan, storage: &Storage) -> io::Result<Option<Manifest>> {
     let (sender, began) = mpsc::channel();
     let (dumps, is_unmoved) = std::thread::scope(|scope| {
         let start = |(index, (node, source))| {
-            let (staged, shard, sender) = (&staged, &shards[index], sender.clone());
+            let (staged, shard, sender) = (&*staged, &shards[index], sender.clone());
             scope.spawn(move || receive(node, source, index, shard, staged, sender))
         };
         let threads: Vec<_> = sources.into_iter().enumerate().map(start).collect();
@@ -97,26 +96,27 @@ fn connect(shard: &Shard, plan: &Plan) -> io::Result<(String, Source)> {
     Ok((shard.primary.clone(), Source::connect(&shard.primary, &plan.access)?))
 }
 
-/// Writes the dump of a shard to a file, and checks it. `began` is dropped, after a message if the snapshot was begun.
+/// Copies the dump of a shard into the storage, and checks it meanwhile. `began` is dropped, after a message if the
+/// snapshot was begun.
 fn receive(
     node: String,
     source: Source,
     index: usize,
     shard: &Shard,
-    staged: &Staged,
+    staged: &dyn Staged,
     began: Sender<()>,
 ) -> io::Result<Dump> {
     let file = format!("shard-{index}.rdb");
-    let path = staged.path.join(&file);
-    let mut out = BufWriter::new(File::create(&path)?);
-    let began = move || {
-        // If another shard has failed, the receiver is gone.
-        let _ = began.send(());
-    };
-    let fetched = source.fetch(&mut out, Box::new(began))?;
-    out.flush()?;
-    let Fetched { moment_unix_ms, replication_id, replication_offset, bytes, crc64 } = fetched;
-    let (slots, crc64) = (shard.slots.clone(), format!("{crc64:016x}"));
-    let keys = verify::check(&path)?;
+    let mut incoming = source.begin()?;
+    // If another shard has failed, the receiver is gone.
+    let _ = began.send(());
+    drop(began);
+    incoming.wait()?;
+    let mut out = staged.create(&file)?;
+    let Passed { bytes, crc64, keys } = pass(&file, &mut incoming, &mut out)?;
+    let keys = keys.map_err(|report| io::Error::other(format!("{node}: {report}")))?;
+    out.finish()?;
+    let Incoming { moment_unix_ms, replication_id, replication_offset, .. } = incoming;
+    let slots = shard.slots.clone();
     Ok(Dump { file, node, slots, moment_unix_ms, replication_id, replication_offset, keys, bytes, crc64 })
 }

@@ -5,7 +5,6 @@
 
 use crate::access::{Access, Stream, at};
 use kvick_load::connection::write_request;
-use kvick_rdb::crc64;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -24,19 +23,34 @@ pub struct Source {
     stream: BufReader<Stream>,
 }
 
-/// What was received.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fetched {
+/// A dump that is read from its server.
+pub struct Incoming {
     /// When the server began its snapshot, in milliseconds of Unix time on the clock of this machine.
     pub moment_unix_ms: u64,
     /// The replication history that the dump is a state of.
     pub replication_id: String,
     /// The offset in that history.
     pub replication_offset: u64,
-    /// Size of the dump.
-    pub bytes: u64,
-    /// CRC-64 of the whole dump, as Redis computes it.
-    pub crc64: u64,
+    endpoint: String,
+    stream: BufReader<Stream>,
+    rest: Rest,
+}
+
+/// What is left of a dump.
+enum Rest {
+    /// So many bytes.
+    Length(u64),
+    /// All up to a mark, which is the last that the server sends.
+    Mark(Window),
+}
+
+/// Bytes that have arrived. The last ones are held back, since they may be the mark.
+struct Window {
+    mark: [u8; MARK_LEN],
+    held: Vec<u8>,
+    /// Bytes of `held` that were read.
+    read: usize,
+    is_complete: bool,
 }
 
 impl Source {
@@ -62,59 +76,28 @@ impl Source {
         connect().map_err(|error| at(endpoint, &error))
     }
 
-    /// Asks for the dump and writes it to `out`. Calls `began` when the server has begun its snapshot, and drops it if
-    /// it does not begin one.
+    /// Asks for the dump. Returns when the server has begun its snapshot.
     ///
     /// # Errors
-    /// If the server refuses, or the connection or `out` fails.
-    pub fn fetch(mut self, out: &mut dyn Write, began: Box<dyn FnOnce() + '_>) -> io::Result<Fetched> {
-        self.receive(out, began).map_err(|error| at(&self.endpoint, &error))
+    /// If the server refuses, or the connection fails.
+    pub fn begin(mut self) -> io::Result<Incoming> {
+        let (moment_unix_ms, replication_id, replication_offset) =
+            self.ask_for_dump().map_err(|error| at(&self.endpoint, &error))?;
+        let Source { endpoint, stream } = self;
+        let rest = Rest::Length(0);
+        Ok(Incoming { moment_unix_ms, replication_id, replication_offset, endpoint, stream, rest })
     }
 
-    fn receive(&mut self, out: &mut dyn Write, began: Box<dyn FnOnce() + '_>) -> io::Result<Fetched> {
+    fn ask_for_dump(&mut self) -> io::Result<(u64, String, u64)> {
         let reply = self.command(&["PSYNC", "?", "-1"])?;
         let moment_unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64);
-        began();
         let mut words = reply.split(' ');
         let (Some("FULLRESYNC"), Some(id), Some(Ok(offset))) =
             (words.next(), words.next(), words.next().map(str::parse))
         else {
             return Err(io::Error::other(format!("unexpected reply to PSYNC: {reply}")));
         };
-        let mut sum = Sum { out, bytes: 0, crc64: 0 };
-        let header = self.line()?;
-        if let Some(mark) = header.strip_prefix("$EOF:").filter(|mark| mark.len() == MARK_LEN) {
-            self.copy_to_mark(mark.as_bytes(), &mut sum)?;
-        } else if let Some(Ok(length)) = header.strip_prefix('$').map(str::parse::<u64>) {
-            let copied = io::copy(&mut Read::by_ref(&mut self.stream).take(length), &mut sum)?;
-            if copied != length {
-                return Err(incomplete());
-            }
-        } else {
-            return Err(io::Error::other(format!("unexpected begin of a dump: {header}")));
-        }
-        let (bytes, crc64) = (sum.bytes, sum.crc64);
-        Ok(Fetched { moment_unix_ms, replication_id: id.to_owned(), replication_offset: offset, bytes, crc64 })
-    }
-
-    /// Copies up to the mark, which is the last that the server sends.
-    fn copy_to_mark(&mut self, mark: &[u8], out: &mut Sum<'_>) -> io::Result<()> {
-        let mut held = Vec::with_capacity(BUFFER + MARK_LEN);
-        loop {
-            let chunk = self.stream.fill_buf()?;
-            if chunk.is_empty() {
-                return Err(incomplete());
-            }
-            held.extend_from_slice(chunk);
-            let taken = chunk.len();
-            self.stream.consume(taken);
-            if let Some(dump) = held.strip_suffix(mark) {
-                return out.write_all(dump);
-            }
-            let ready = held.len().saturating_sub(MARK_LEN);
-            out.write_all(&held[..ready])?;
-            held.drain(..ready);
-        }
+        Ok((moment_unix_ms, id.to_owned(), offset))
     }
 
     fn command(&mut self, words: &[&str]) -> io::Result<String> {
@@ -132,26 +115,89 @@ impl Source {
 
     /// A status reply without its first character.
     fn status(&mut self) -> io::Result<String> {
-        let line = self.line()?;
+        let line = next_line(&mut self.stream)?;
         if let Some(status) = line.strip_prefix('+') {
             return Ok(status.to_owned());
         }
         Err(io::Error::other(line.strip_prefix('-').unwrap_or(&line).to_owned()))
     }
+}
 
-    /// The next line that is not empty: empty ones say that the server is alive.
-    fn line(&mut self) -> io::Result<String> {
+/// The next line that is not empty: empty ones say that the server is alive.
+fn next_line(stream: &mut impl BufRead) -> io::Result<String> {
+    loop {
+        let mut line = Vec::new();
+        Read::by_ref(stream).take(LINE_MAX).read_until(b'\n', &mut line)?;
+        if line.pop() != Some(b'\n') {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        let text = String::from_utf8_lossy(&line);
+        let text = text.trim_end_matches('\r');
+        if !text.is_empty() {
+            return Ok(text.to_owned());
+        }
+    }
+}
+
+impl Incoming {
+    /// Reads what is in front of the dump: how its end is recognized. A server may take its time for that.
+    ///
+    /// # Errors
+    /// If the connection fails.
+    pub fn wait(&mut self) -> io::Result<()> {
+        self.rest = self.read_header().map_err(|error| at(&self.endpoint, &error))?;
+        Ok(())
+    }
+
+    fn read_header(&mut self) -> io::Result<Rest> {
+        let header = next_line(&mut self.stream)?;
+        let mark = header.strip_prefix("$EOF:").map(|mark| <[u8; MARK_LEN]>::try_from(mark.as_bytes()));
+        if let Some(Ok(mark)) = mark {
+            let held = Vec::with_capacity(BUFFER);
+            return Ok(Rest::Mark(Window { mark, held, read: 0, is_complete: false }));
+        }
+        let length = header.strip_prefix('$').and_then(|length| length.parse().ok());
+        length.map(Rest::Length).ok_or_else(|| io::Error::other(format!("unexpected begin of a dump: {header}")))
+    }
+}
+
+impl Read for Incoming {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = match &mut self.rest {
+            Rest::Length(0) => Ok(0),
+            Rest::Length(length) => {
+                let most = usize::try_from(*length).map_or(buffer.len(), |length| length.min(buffer.len()));
+                self.stream.read(&mut buffer[..most]).and_then(|count| {
+                    *length -= count as u64;
+                    if count == 0 && most > 0 { Err(incomplete()) } else { Ok(count) }
+                })
+            }
+            Rest::Mark(window) => window.read(&mut self.stream, buffer),
+        };
+        read.map_err(|error| at(&self.endpoint, &error))
+    }
+}
+
+impl Window {
+    fn read(&mut self, stream: &mut impl BufRead, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
-            let mut line = Vec::new();
-            Read::by_ref(&mut self.stream).take(LINE_MAX).read_until(b'\n', &mut line)?;
-            if line.pop() != Some(b'\n') {
-                return Err(ErrorKind::UnexpectedEof.into());
+            let end = self.held.len().saturating_sub(MARK_LEN);
+            if self.read < end || self.is_complete {
+                let count = (end - self.read).min(buffer.len());
+                buffer[..count].copy_from_slice(&self.held[self.read..self.read + count]);
+                self.read += count;
+                return Ok(count);
             }
-            let text = String::from_utf8_lossy(&line);
-            let text = text.trim_end_matches('\r');
-            if !text.is_empty() {
-                return Ok(text.to_owned());
+            self.held.drain(..self.read);
+            self.read = 0;
+            let chunk = stream.fill_buf()?;
+            if chunk.is_empty() {
+                return Err(incomplete());
             }
+            self.held.extend_from_slice(chunk);
+            let taken = chunk.len();
+            stream.consume(taken);
+            self.is_complete = self.held.ends_with(&self.mark);
         }
     }
 }
@@ -161,22 +207,41 @@ fn incomplete() -> io::Error {
     io::Error::new(ErrorKind::UnexpectedEof, text)
 }
 
-/// Counts and checksums what is written.
-struct Sum<'a> {
-    out: &'a mut dyn Write,
-    bytes: u64,
-    crc64: u64,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Write for Sum<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.out.write(bytes)?;
-        self.bytes += written as u64;
-        self.crc64 = crc64::update(self.crc64, &bytes[..written]);
-        Ok(written)
+    /// A stream that hands out pieces of this size.
+    struct Pieces<'a>(&'a [u8], usize);
+
+    impl Read for Pieces<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let count = self.1.min(self.0.len()).min(buffer.len());
+            self.0.read(&mut buffer[..count])
+        }
     }
 
-    fn flush(&mut self) -> io::Result<()> {
-        self.out.flush()
+    #[test]
+    fn dumps_end_at_their_mark_however_they_arrive() {
+        let mark = [b'm'; MARK_LEN];
+        let dump: Vec<u8> = (0..1000_u32).map(|number| number as u8).collect();
+        let sent = [&dump[..], &mark].concat();
+        for piece in [1, 7, MARK_LEN, 41, 1000, 2000] {
+            let read = |sent| {
+                let mut stream = BufReader::with_capacity(2000, Pieces(sent, piece));
+                let mut window = Window { mark, held: Vec::new(), read: 0, is_complete: false };
+                let (mut found, mut buffer) = (Vec::new(), [0; 100]);
+                loop {
+                    match window.read(&mut stream, &mut buffer) {
+                        Ok(0) => return Ok(found),
+                        Ok(count) => found.extend_from_slice(&buffer[..count]),
+                        Err(error) => return Err(error.kind()),
+                    }
+                }
+            };
+            assert_eq!(read(&sent), Ok(dump.clone()), "{piece}");
+            assert_eq!(read(&sent[..sent.len() - 1]), Err(ErrorKind::UnexpectedEof), "{piece}");
+            assert_eq!(read(&mark), Ok(Vec::new()), "{piece}");
+        }
     }
 }

@@ -1,9 +1,8 @@
 //! What a backup consists of.
 
+use crate::storage::Storage;
 use serde::{Deserialize, Serialize};
-use std::fs::File;
 use std::io::{self, Read};
-use std::path::Path;
 
 /// Name of the file with the manifest.
 pub const FILE: &str = "manifest.json";
@@ -51,15 +50,14 @@ pub struct Dump {
 }
 
 impl Manifest {
-    /// Reads the manifest in a directory.
+    /// Reads the manifest of a backup.
     ///
     /// # Errors
-    /// If there is none, or if it is not one of this version with plain file names.
-    pub fn read(directory: &Path) -> io::Result<Manifest> {
-        let path = directory.join(FILE);
+    /// If there is no such backup, or if its manifest is not one of this version with plain file names.
+    pub fn read(storage: &dyn Storage, name: &str) -> io::Result<Manifest> {
         let mut text = String::new();
-        File::open(&path)?.take(BYTES_MAX).read_to_string(&mut text)?;
-        Manifest::parse(&text).map_err(|error| io::Error::other(format!("{}: {error}", path.display())))
+        storage.read(name, FILE)?.take(BYTES_MAX).read_to_string(&mut text)?;
+        Manifest::parse(&text).map_err(|error| io::Error::other(format!("{name}/{FILE}: {error}")))
     }
 
     fn parse(text: &str) -> io::Result<Manifest> {
@@ -96,6 +94,13 @@ pub(crate) fn is_plain(name: &str) -> bool {
     !name.is_empty() && !name.starts_with('.') && name.chars().all(is_plain)
 }
 
+/// Whether a name is one that [`name_of`] gives.
+pub(crate) fn is_name(name: &str) -> bool {
+    const FORM: &[u8] = b"0000-00-00T00-00-00.000Z";
+    let fits = |(byte, form): (u8, &u8)| if *form == b'0' { byte.is_ascii_digit() } else { byte == *form };
+    name.len() == FORM.len() && name.bytes().zip(FORM).all(fits)
+}
+
 /// The name of a backup that begins at a Unix time: `2026-01-31T23-59-59.999Z`.
 pub fn name_of(unix_ms: u64) -> String {
     let (seconds, ms) = (unix_ms / 1000, unix_ms % 1000);
@@ -128,6 +133,11 @@ mod tests {
         assert_eq!(name_of(1_709_251_199_999), "2024-02-29T23-59-59.999Z");
         assert_eq!(name_of(1_709_251_200_000), "2024-03-01T00-00-00.000Z");
         assert_eq!(name_of(4_102_444_799_000), "2099-12-31T23-59-59.000Z");
+        assert!(is_name(&name_of(1_709_251_199_999)));
+        for other in ["", "photos", "2024-02-29T23-59-59.999", "2024-02-29T23-59-59.99xZ", "2024-02-29T23-59-59.999Z0"]
+        {
+            assert!(!is_name(other), "{other}");
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! frequency. So the number of shards need not be that of the backup.
 
 use crate::access::Access;
+use crate::storage::Storage;
 use crate::target::{Request, Target};
 use crate::verify;
 use kvick_rdb::{
@@ -12,9 +13,8 @@ use kvick_rdb::{
 };
 use kvick_rdb::{Target as LoadTarget, Usage};
 use kvick_store::Value;
-use std::fs::File;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::fmt::Display;
+use std::io::{self, Read};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Where to.
@@ -43,12 +43,13 @@ pub struct Restored {
 ///
 /// # Errors
 /// If the backup is damaged, or if a node refuses a key. What was restored before stays.
-pub fn restore(directory: &Path, plan: &Plan) -> io::Result<Restored> {
-    let manifest = verify::verify(directory)?;
-    let paths: Vec<PathBuf> = manifest.shards.iter().map(|dump| directory.join(&dump.file)).collect();
-    let functions = restore_functions(&paths, plan)?;
+pub fn restore(storage: &dyn Storage, name: &str, plan: &Plan) -> io::Result<Restored> {
+    let manifest = verify::verify(storage, name)?;
+    let dumps: Vec<Source<'_>> =
+        manifest.shards.iter().map(|dump| Source { storage, name, file: &dump.file }).collect();
+    let functions = restore_functions(&dumps, plan)?;
     let restored = std::thread::scope(|scope| {
-        let threads: Vec<_> = paths.iter().map(|path| scope.spawn(move || restore_dump(path, plan))).collect();
+        let threads: Vec<_> = dumps.iter().map(|dump| scope.spawn(move || restore_dump(dump, plan))).collect();
         let join = |thread: std::thread::ScopedJoinHandle<'_, io::Result<Restored>>| {
             thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread has panicked")))
         };
@@ -58,12 +59,29 @@ pub fn restore(directory: &Path, plan: &Plan) -> io::Result<Restored> {
     Ok(Restored { keys: sum(|one| one.keys), expired: sum(|one| one.expired), functions })
 }
 
+/// Where a dump is.
+struct Source<'a> {
+    storage: &'a dyn Storage,
+    name: &'a str,
+    file: &'a str,
+}
+
+impl Source<'_> {
+    fn open(&self) -> io::Result<Box<dyn Read + Send>> {
+        self.storage.read(self.name, self.file)
+    }
+
+    fn fail(&self, error: &dyn Display) -> io::Error {
+        io::Error::other(format!("{}/{}: {error}", self.name, self.file))
+    }
+}
+
 /// Function libraries of all dumps, to all primaries. They are the same in all shards.
-fn restore_functions(paths: &[PathBuf], plan: &Plan) -> io::Result<u64> {
+fn restore_functions(dumps: &[Source<'_>], plan: &Plan) -> io::Result<u64> {
     let mut sources: Vec<Vec<u8>> = Vec::new();
-    for path in paths {
-        let fail = |error: Error| io::Error::other(format!("{}: {error}", path.display()));
-        let mut reader = Reader::new(File::open(path)?, ReadOptions::default()).map_err(fail)?;
+    for dump in dumps {
+        let fail = |error: Error| dump.fail(&error);
+        let mut reader = Reader::new(dump.open()?, ReadOptions::default()).map_err(fail)?;
         // Functions are in front of the keys.
         loop {
             match reader.next_event().map_err(fail)? {
@@ -88,14 +106,14 @@ fn restore_functions(paths: &[PathBuf], plan: &Plan) -> io::Result<u64> {
     Ok(sources.len() as u64)
 }
 
-fn restore_dump(path: &Path, plan: &Plan) -> io::Result<Restored> {
+fn restore_dump(dump: &Source<'_>, plan: &Plan) -> io::Result<Restored> {
     let target = Target::connect(&plan.endpoints, &plan.access)?;
     let mut sender = Sender { target, replaces: plan.replaces, restored: Restored::default() };
     let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as i64);
-    let loaded = load_into(File::open(path)?, ReadOptions::default(), Some(now_ms), None, &mut sender);
+    let loaded = load_into(dump.open()?, ReadOptions::default(), Some(now_ms), None, &mut sender);
     match loaded {
         Ok((summary, _)) => sender.restored.expired = summary.expired + summary.all_fields_expired,
-        Err(Failure(error)) => return Err(io::Error::new(error.kind(), format!("{}: {error}", path.display()))),
+        Err(Failure(error)) => return Err(dump.fail(&error)),
     }
     sender.target.finish()?;
     Ok(sender.restored)

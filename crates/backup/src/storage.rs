@@ -1,130 +1,96 @@
-//! Where backups are kept.
+//! Where backups are kept: in a directory, or in a bucket of object storage.
+//!
+//! A backup becomes visible as a whole, when its manifest is there. What a failed backup leaves behind is never listed,
+//! and [`Storage::remove_leftovers`] removes it.
 
-use crate::manifest::{self, Manifest, is_plain};
-use std::fs::{self, File};
-use std::io;
-use std::path::{Path, PathBuf};
+mod directory;
+#[cfg(test)]
+mod tests;
 
-/// What the names of directories begin with that are not complete, or are being removed.
-const HIDDEN: &str = ".";
+use crate::bucket::Bucket;
+use crate::manifest::Manifest;
+use directory::Directory;
+use std::io::{self, Read, Write};
+use std::path::Path;
+use std::time::Duration;
 
-/// A directory with a directory for each backup.
-#[derive(Clone, Debug)]
-pub struct Storage {
-    root: PathBuf,
-}
+/// What the arguments begin with that name a bucket.
+const BUCKET: &str = "s3://";
 
-impl Storage {
-    /// The storage at this path, which need not exist yet.
-    pub fn new(root: PathBuf) -> Storage {
-        Storage { root }
-    }
-
+/// A place with any number of backups.
+pub trait Storage: Send + Sync {
     /// Names of all complete backups, the oldest first.
     ///
     /// # Errors
-    /// If the directory cannot be read.
-    pub fn list(&self) -> io::Result<Vec<String>> {
-        let entries = fs::read_dir(&self.root)
-            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", self.root.display())))?;
-        let mut names = Vec::new();
-        for entry in entries {
-            let entry = entry?;
-            let Ok(name) = entry.file_name().into_string() else { continue };
-            if is_plain(&name) && entry.path().join(manifest::FILE).is_file() {
-                names.push(name);
-            }
-        }
-        names.sort_unstable();
-        Ok(names)
-    }
+    /// If the storage cannot be read.
+    fn list(&self) -> io::Result<Vec<String>>;
 
-    /// The directory of a backup.
+    /// A file of a backup, from its beginning.
     ///
     /// # Errors
-    /// If there is no such backup.
-    pub fn open(&self, name: &str) -> io::Result<PathBuf> {
-        let path = self.root.join(name);
-        if is_plain(name) && path.join(manifest::FILE).is_file() {
-            return Ok(path);
-        }
-        Err(io::Error::new(io::ErrorKind::NotFound, format!("{} has no backup '{name}'", self.root.display())))
-    }
+    /// If there is no such backup, or no such file in it.
+    fn read(&self, name: &str, file: &str) -> io::Result<Box<dyn Read + Send>>;
 
-    /// An empty directory for a new backup, that [`Storage::list`] does not show.
-    pub(crate) fn stage(&self, name: &str) -> io::Result<Staged> {
-        let path = self.root.join(format!("{HIDDEN}{name}.partial"));
-        fs::create_dir_all(&path)?;
-        Ok(Staged { path, target: self.root.join(name), is_published: false })
-    }
+    /// Begins a backup that is not listed yet.
+    ///
+    /// # Errors
+    /// If the storage cannot be written.
+    fn stage(&self, name: &str) -> io::Result<Box<dyn Staged>>;
 
     /// Removes a backup.
     ///
     /// # Errors
     /// If there is none of this name, or if it cannot be removed.
-    pub fn remove(&self, name: &str) -> io::Result<()> {
-        let path = self.open(name)?;
-        // A removal that is interrupted leaves no half backup behind.
-        let hidden = self.root.join(format!("{HIDDEN}{name}.removed"));
-        fs::rename(path, &hidden)?;
-        fs::remove_dir_all(hidden)
-    }
+    fn remove(&self, name: &str) -> io::Result<()>;
+
+    /// Removes what failed backups and interrupted removals have left behind, if nothing was added to it for this time.
+    /// Returns the names of these backups.
+    ///
+    /// # Errors
+    /// If it cannot be found or removed.
+    fn remove_leftovers(&self, unchanged_for: Duration) -> io::Result<Vec<String>>;
 }
 
-/// A backup that is not complete. It is removed when it is dropped.
-pub(crate) struct Staged {
-    pub(crate) path: PathBuf,
-    target: PathBuf,
-    is_published: bool,
+/// A backup that is not complete. If it is dropped, its files are removed.
+pub trait Staged: Send + Sync {
+    /// A new file.
+    ///
+    /// # Errors
+    /// If it cannot be created.
+    fn create(&self, file: &str) -> io::Result<Box<dyn Output>>;
+
+    /// Writes the manifest, which makes the backup visible. All files must be finished; they are durable then.
+    ///
+    /// # Errors
+    /// If it cannot be written, or if somebody else has removed one of the files.
+    fn publish(self: Box<Self>, manifest: &Manifest) -> io::Result<()>;
 }
 
-impl Staged {
-    /// Writes the manifest and makes the backup visible; it is on disk then.
-    pub(crate) fn publish(mut self, manifest: &Manifest) -> io::Result<()> {
-        let path = self.path.join(manifest::FILE);
-        fs::write(&path, manifest.text())?;
-        let files = manifest.shards.iter().map(|dump| self.path.join(&dump.file)).chain([path]);
-        for file in files {
-            File::open(file)?.sync_all()?;
+/// A file that is written. If it is dropped before it is finished, it does not exist.
+pub trait Output: Write + Send {
+    /// Ends the file.
+    ///
+    /// # Errors
+    /// If it could not be written.
+    fn finish(self: Box<Self>) -> io::Result<()>;
+}
+
+/// The storage that an argument names: `s3://BUCKET/PREFIX`, or the path of a directory. It need not exist yet, but a
+/// bucket must.
+///
+/// # Errors
+/// If the settings of a bucket cannot be used.
+pub fn open(argument: &Path) -> io::Result<Box<dyn Storage>> {
+    match argument.to_str().and_then(|text| text.strip_prefix(BUCKET)) {
+        Some(place) => {
+            let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+            Ok(Box::new(Bucket::open(place, &variable)?))
         }
-        File::open(&self.path)?.sync_all()?;
-        fs::rename(&self.path, &self.target)?;
-        self.is_published = true;
-        let parent = self.target.parent().unwrap_or(Path::new("."));
-        File::open(parent)?.sync_all()
+        None => Ok(Box::new(Directory::new(argument.to_owned()))),
     }
 }
 
-impl Drop for Staged {
-    fn drop(&mut self) {
-        if !self.is_published {
-            // What cannot be removed stays hidden.
-            let _ = fs::remove_dir_all(&self.path);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_complete_backups_are_there() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let storage = Storage::new(directory.path().join("backups"));
-        assert!(storage.list().is_err());
-        let name = manifest::name_of(0);
-        let manifest =
-            Manifest { version: manifest::VERSION, name: name.clone(), cluster: false, span_ms: 0, shards: Vec::new() };
-        drop(storage.stage(&name).expect("a directory"));
-        let staged = storage.stage(&name).expect("a directory");
-        assert_eq!(storage.list().expect("names"), [""; 0]);
-        assert!(storage.open(&name).is_err());
-        staged.publish(&manifest).expect("published");
-        assert_eq!(storage.list().expect("names"), [&*name]);
-        assert_eq!(Manifest::read(&storage.open(&name).expect("there")).expect("a manifest"), manifest);
-        assert!(storage.open("../backups").is_err());
-        storage.remove(&name).expect("removed");
-        assert_eq!(fs::read_dir(directory.path().join("backups")).expect("a directory").count(), 0);
-    }
+/// The error of a backup that does not exist.
+pub(crate) fn no_backup(storage: &dyn std::fmt::Display, name: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, format!("{storage} has no backup '{name}'"))
 }

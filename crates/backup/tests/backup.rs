@@ -1,201 +1,26 @@
 //! Backups of real servers: of a cluster, restored into one of another size, and from and to Valkey.
 
-use kvick_load::client::Client;
-use kvick_load::config::Client as Settings;
+mod support;
+
 use kvick_load::reply::Value;
-use kvick_testing::programs::valkey_server;
-use kvick_testing::{SetOnDrop, free_port};
+use kvick_testing::SetOnDrop;
+use kvick_testing::programs::{kvick_server, valkey_server};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
-use tempfile::TempDir;
-
-/// Time for a change of servers. Other programs may use the cores meanwhile.
-const LIMIT: Duration = Duration::from_secs(60);
-const PASSWORD: &str = "a secret";
-const LIBRARY: &str = "#!lua name=lib\nserver.register_function('answer', function(keys, args) return 42 end)";
-
-/// The server program; `None` if it is absent.
-fn program() -> Option<PathBuf> {
-    let own = std::env::current_exe().expect("a path");
-    let program = own.parent().and_then(Path::parent).expect("a directory").join("kvick-server");
-    if !program.is_file() {
-        eprintln!("LEFT OUT: kvick-server is absent; build it first (cargo build -p kvick-server).");
-        return None;
-    }
-    Some(program)
-}
-
-struct Server {
-    child: Child,
-    port: u16,
-    bus_port: u16,
-    directory: TempDir,
-}
-
-impl Server {
-    fn start(program: &Path, options: &[&str]) -> Server {
-        let directory = tempfile::tempdir().expect("a directory");
-        let (port, bus_port) = (free_port(), free_port());
-        let child = Command::new(program)
-            .args(["--port", &port.to_string(), "--save", "", "--repl-diskless-sync-delay", "0", "--dir"])
-            .arg(directory.path())
-            .args(["--enable-debug-command", "yes", "--requirepass", PASSWORD, "--masterauth", PASSWORD])
-            .args(options)
-            .args(if options.contains(&"--cluster-enabled") {
-                vec!["--cluster-port".into(), bus_port.to_string()]
-            } else {
-                vec![]
-            })
-            .stdout(File::create(directory.path().join("log")).expect("a log"))
-            .spawn()
-            .expect("a server");
-        let server = Server { child, port, bus_port, directory };
-        wait_for("the server answers", || server.try_client().is_some());
-        server
-    }
-
-    fn endpoint(&self) -> String {
-        format!("127.0.0.1:{}", self.port)
-    }
-
-    fn try_client(&self) -> Option<Client> {
-        let settings = Settings { password: Some(PASSWORD.into()), ..Settings::default() };
-        Client::connect(&self.endpoint(), &settings, None).ok()
-    }
-
-    fn client(&self) -> Client {
-        self.try_client().expect("a connection")
-    }
-
-    fn ask(&self, words: &[&str]) -> Value {
-        ask(&mut self.client(), words)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        if std::thread::panicking() {
-            eprintln!("{}", fs::read_to_string(self.directory.path().join("log")).unwrap_or_default());
-        }
-    }
-}
-
-fn ask(client: &mut Client, words: &[&str]) -> Value {
-    let reply = client.ask(words).expect("a reply");
-    assert!(!matches!(reply, Value::Error(_)), "{words:?}: {reply:?}");
-    reply
-}
-
-fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < LIMIT, "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-/// A cluster whose nodes own equal shares of the slots.
-fn cluster(program: &Path, nodes: u16, options: &[&str]) -> Vec<Server> {
-    let options = [&["--cluster-enabled", "yes", "--cluster-databases", "4"][..], options].concat();
-    let servers: Vec<Server> = (0..nodes).map(|_| Server::start(program, &options)).collect();
-    let bound = |index: u16| u32::from(index) * 16_384 / u32::from(nodes);
-    for (index, server) in (0..).zip(&servers) {
-        let (first, last) = (bound(index).to_string(), (bound(index + 1) - 1).to_string());
-        server.ask(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
-        let (port, bus_port) = (servers[0].port.to_string(), servers[0].bus_port.to_string());
-        if index > 0 {
-            server.ask(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus_port]);
-        }
-    }
-    wait_for("the cluster is up", || {
-        servers.iter().all(|server| {
-            let (info, known) = (server.ask(&["CLUSTER", "INFO"]).text(), format!("cluster_known_nodes:{nodes}"));
-            ["cluster_state:ok", "cluster_slots_assigned:16384", &known].iter().all(|line| info.contains(line))
-        })
-    });
-    servers
-}
-
-/// Runs the program.
-fn backup(arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_kvick-backup"));
-    let output = command.args(arguments).env("KVICK_BACKUP_PASSWORD", PASSWORD).output().expect("the program");
-    eprintln!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    output
-}
+use support::{LIBRARY, PASSWORD, Program, Server, ask, cluster, content, fill, wait_for};
 
 fn succeeds(arguments: &[&str]) -> String {
-    let output = backup(arguments);
-    assert!(output.status.success(), "{arguments:?}");
-    String::from_utf8(output.stdout).expect("text")
+    Program::plain().succeeds(arguments)
 }
 
 fn fails(arguments: &[&str]) -> String {
-    let output = backup(arguments);
-    assert!(!output.status.success(), "{arguments:?}");
-    String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
-}
-
-/// Keys of all types, some with an expiry.
-fn commands(number: u32) -> Vec<Vec<String>> {
-    let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
-    let expiry = 4_102_444_800_000_u64 + u64::from(number);
-    let mut commands = vec![
-        words(&format!("SET string:{number} value-{number}")),
-        words(&format!("SET volatile:{number} value PXAT {expiry}")),
-        words(&format!("RPUSH list:{number} a b {number}")),
-        words(&format!("SADD set:{number} a b {number}")),
-        words(&format!("SADD numbers:{number} 1 2 {number}")),
-        words(&format!("ZADD sorted:{number} 1 a 2.5 b {number} c")),
-        words(&format!("HSET hash:{number} a 1 b {number}")),
-        words(&format!("XADD stream:{number} 1-{number} field {number}")),
-        words(&format!("XGROUP CREATE stream:{number} group 0")),
-        words(&format!("XREADGROUP GROUP group consumer STREAMS stream:{number} >")),
-    ];
-    commands.push(vec!["SET".into(), format!("large:{number}"), "0123456789".repeat(number as usize * 7)]);
-    commands
-}
-
-/// Sends each command to the owner of its key.
-fn fill(servers: &[Server], numbers: std::ops::Range<u32>) {
-    let mut clients: Vec<Client> = servers.iter().map(Server::client).collect();
-    for command in numbers.flat_map(commands) {
-        let key = if command[0].starts_with("XG") || command[0] == "XREADGROUP" {
-            command.iter().find(|word| word.starts_with("stream:")).expect("a key")
-        } else {
-            &command[1]
-        };
-        let owner = usize::from(kvick_load::topology::slot(key.as_bytes())) * servers.len() / 16_384;
-        let words: Vec<&str> = command.iter().map(String::as_str).collect();
-        ask(&mut clients[owner], &words);
-    }
-}
-
-/// All keys of a database with expiry and content.
-fn content(servers: &[Server], database: u32) -> Vec<(String, i64, String)> {
-    let mut found = Vec::new();
-    for server in servers {
-        let mut client = server.client();
-        ask(&mut client, &["SELECT", &database.to_string()]);
-        for key in ask(&mut client, &["KEYS", "*"]).elements() {
-            let key = key.text();
-            let digest = ask(&mut client, &["DEBUG", "DIGEST-VALUE", &key]).elements()[0].text();
-            found.push((key.clone(), ask(&mut client, &["PEXPIRETIME", &key]).integer(), digest));
-        }
-    }
-    found.sort();
-    found
+    Program::plain().fails(arguments)
 }
 
 #[test]
 fn cluster_is_restored_into_clusters_of_other_sizes() {
-    let Some(program) = program() else { return };
+    let Some(program) = kvick_server() else { return };
     let source = cluster(&program, 3, &[]);
     fill(&source, 0..100);
     source.iter().for_each(|server| drop(server.ask(&["FUNCTION", "LOAD", LIBRARY])));
@@ -235,7 +60,7 @@ fn cluster_is_restored_into_clusters_of_other_sizes() {
 
 #[test]
 fn damaged_backups_are_found_and_not_restored() {
-    let Some(program) = program() else { return };
+    let Some(program) = kvick_server() else { return };
     let server = [Server::start(&program, &[])];
     fill(&server, 0..20);
     let directory = tempfile::tempdir().expect("a directory");
@@ -269,7 +94,7 @@ fn damaged_backups_are_found_and_not_restored() {
 /// A shard that does not answer leaves nothing behind, and a backup under writes has what was acknowledged before.
 #[test]
 fn backups_are_whole_or_not_there() {
-    let Some(program) = program() else { return };
+    let Some(program) = kvick_server() else { return };
     let mut source = cluster(&program, 3, &["--cluster-require-full-coverage", "no"]);
     fill(&source, 0..10);
     let directory = tempfile::tempdir().expect("a directory");
@@ -306,11 +131,11 @@ fn backups_are_whole_or_not_there() {
 
 #[test]
 fn replicas_can_be_asked() {
-    let Some(program) = program() else { return };
+    let Some(program) = kvick_server() else { return };
     let mut nodes = cluster(&program, 1, &[]);
     fill(&nodes, 0..10);
     let replica = Server::start(&program, &["--cluster-enabled", "yes"]);
-    let (port, bus_port) = (nodes[0].port.to_string(), nodes[0].bus_port.to_string());
+    let (port, bus_port) = (nodes[0].port().to_string(), nodes[0].bus_port().to_string());
     replica.ask(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus_port]);
     let id = nodes[0].ask(&["CLUSTER", "MYID"]).text();
     wait_for("the node is known", || {
@@ -319,10 +144,10 @@ fn replicas_can_be_asked() {
     wait_for("the replica is in sync", || {
         replica.ask(&["INFO", "replication"]).text().contains("master_link_status:up")
     });
-    let known = format!("127.0.0.1:{}", replica.port);
+    let known = format!("127.0.0.1:{}", replica.port());
     nodes.push(replica);
     wait_for("the primary lists the replica", || {
-        format!("{:?}", nodes[0].ask(&["CLUSTER", "SLOTS"])).contains(&format!("Integer({})", nodes[1].port))
+        format!("{:?}", nodes[0].ask(&["CLUSTER", "SLOTS"])).contains(&format!("Integer({})", nodes[1].port()))
     });
     let directory = tempfile::tempdir().expect("a directory");
     let storage = directory.path().to_str().expect("a path");
@@ -335,7 +160,7 @@ fn replicas_can_be_asked() {
 
 #[test]
 fn valkey_is_backed_up_and_restored_into() {
-    let (Some(program), Some(valkey)) = (program(), valkey_server((9, 0))) else { return };
+    let (Some(program), Some(valkey)) = (kvick_server(), valkey_server((9, 0))) else { return };
     let directory = tempfile::tempdir().expect("a directory");
     let storage = directory.path().to_str().expect("a path");
     let (kvick, other) = ([Server::start(&program, &[])], [Server::start(&valkey, &[])]);
@@ -353,7 +178,7 @@ fn valkey_is_backed_up_and_restored_into() {
 /// `docs/backup.md` names these rights.
 #[test]
 fn users_need_few_rights() {
-    let Some(program) = program() else { return };
+    let Some(program) = kvick_server() else { return };
     let server = [Server::start(&program, &["--appendonly", "yes"])];
     fill(&server, 0..10);
     server[0].ask(&["FUNCTION", "LOAD", LIBRARY]);

@@ -80,6 +80,11 @@ impl TlsSettings {
         Ok(TlsSettings { config: Arc::new(config), server_name: None })
     }
 
+    /// The same for clients of other protocols.
+    pub fn client_config(&self) -> ClientConfig {
+        (*self.config).clone()
+    }
+
     /// The same settings for a server with this name in its certificate.
     pub fn with_server_name(&self, name: &str) -> TlsSettings {
         TlsSettings { config: Arc::clone(&self.config), server_name: Some(name.to_owned()) }

@@ -5,6 +5,7 @@
 mod support;
 
 use kvick_operator::observe::Access;
+use kvick_testing::programs::kvick_server;
 use kvick_testing::{SetOnDrop, free_port};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -58,17 +59,6 @@ impl Drop for Operator {
     }
 }
 
-/// The server program; `None` if it is absent.
-fn program() -> Option<PathBuf> {
-    let own = std::env::current_exe().expect("a path");
-    let program = own.parent().and_then(Path::parent).expect("a directory").join("kvick-server");
-    if !program.is_file() {
-        eprintln!("LEFT OUT: kvick-server is absent; build it first (cargo build -p kvick-server).");
-        return None;
-    }
-    Some(program)
-}
-
 fn write_config(file: &Path, program: &Path, port: u16, shards: u32, replicas: u32) {
     let text = format!(
         "directory = \"nodes\"\nprogram = {program:?}\nfirst-port = {port}\ninterval-ms = 200\n\
@@ -97,7 +87,7 @@ fn nodes(dir: &Path) -> Vec<(u16, i32)> {
 
 #[test]
 fn a_cluster_is_created_scaled_and_healed_without_losing_writes() {
-    let Some(program) = program() else { return };
+    let Some(program) = kvick_server() else { return };
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("cluster.toml");
     let port = free_port();
@@ -164,7 +154,7 @@ fn primary(dir: &Path) -> Option<((u16, i32), bool)> {
 
 #[test]
 fn a_replica_takes_over_and_the_killed_primary_follows_it() {
-    let Some(program) = program() else { return };
+    let Some(program) = kvick_server() else { return };
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("cluster.toml");
     write_config(&file, &program, free_port(), 1, 1);

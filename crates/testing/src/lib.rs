@@ -1,7 +1,8 @@
-//! What tests share: timeouts, so that a failing test ends, and programs of others ([`programs`]). Nothing
-//! here needs a server, so unit tests can use it as well.
+//! What tests share: timeouts, so that a failing test ends, programs ([`programs`]) and servers ([`servers`]).
+//! Nothing else here needs a server, so unit tests can use it as well.
 
 pub mod programs;
+pub mod servers;
 
 use std::io::{Error, ErrorKind, Result};
 use std::net::{TcpListener, TcpStream};

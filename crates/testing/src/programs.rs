@@ -1,4 +1,5 @@
-//! Programs of others that tests exchange data with. A test whose program is absent says so and passes.
+//! The server of this workspace, and programs of others that tests exchange data with. A test whose program is absent
+//! says so and passes.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -23,6 +24,17 @@ pub fn valkey_server(oldest: (u32, u32)) -> Option<PathBuf> {
         return None;
     }
     Some(program)
+}
+
+/// `kvick-server`, for tests of other programs of this workspace. Their builds do not build it.
+pub fn kvick_server() -> Option<PathBuf> {
+    let own = std::env::current_exe().ok();
+    let built = own.as_deref().and_then(Path::parent).and_then(Path::parent).map(|dir| dir.join("kvick-server"));
+    let found = built.filter(|program| program.is_file());
+    if found.is_none() {
+        report_absence("kvick-server is absent; build it first (cargo build -p kvick-server)");
+    }
+    found
 }
 
 /// A program with one of these names in `PATH`, or the one that an environment variable names. If there is none, says

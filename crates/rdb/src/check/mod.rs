@@ -81,11 +81,34 @@ pub fn check_file(options: &CheckOptions, out: &mut dyn Write) -> io::Result<boo
 
 /// Checks a dump that may be followed by other data; returns where it ends, if it is valid.
 pub(crate) fn check_dump(options: &CheckOptions, out: &mut dyn Write) -> io::Result<Option<u64>> {
+    let file = File::open(&options.path).ok();
+    Ok(check(options, file, out)?.map(|valid| valid.end))
+}
+
+/// What a valid dump contains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Valid {
+    /// Number of keys, with expired ones.
+    pub keys: u64,
+    /// Where the dump ends. Other data may follow.
+    pub end: u64,
+}
+
+/// Checks a dump that is read from `input`, once, instead of from the file at `options.path`. `None` if it is not valid;
+/// then `out` has the reason. It is also not valid if `input` fails.
+///
+/// # Errors
+/// If `out` fails.
+pub fn check_stream(options: &CheckOptions, input: impl Read, out: &mut dyn Write) -> io::Result<Option<Valid>> {
+    check(options, Some(input), out)
+}
+
+fn check(options: &CheckOptions, input: Option<impl Read>, out: &mut dyn Write) -> io::Result<Option<Valid>> {
     let mut check = Check { out, options, offset: 0, found: Found::default() };
     check.say(format_args!("Checking RDB file {}", options.path.display()))?;
-    let sound = match File::open(&options.path) {
-        Ok(file) => check.read(file)?,
-        Err(_) => false,
+    let sound = match input {
+        Some(input) => check.read(input)?,
+        None => false,
     };
     check.say(format_args!("Check RDB returned error code {} (0 means success)", u8::from(!sound)))?;
     if sound {
@@ -97,7 +120,7 @@ pub(crate) fn check_dump(options: &CheckOptions, out: &mut dyn Write) -> io::Res
         }
         check.print_summary()?;
     }
-    Ok(sound.then_some(check.offset))
+    Ok(sound.then_some(Valid { keys: check.found.keys, end: check.offset }))
 }
 
 /// The results of a check so far.
