@@ -51,9 +51,13 @@ impl Settings {
         let region = region.unwrap_or_else(|| DEFAULT_REGION.to_owned());
         let given = variable("AWS_ENDPOINT_URL");
         let endpoint = given.clone().unwrap_or_else(|| format!("https://s3.{region}.amazonaws.com"));
-        let url = Url::parse(&endpoint).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+        // Errors contain the address, so it must not contain a password.
+        let is_valid = |url: &Url| {
+            matches!(url.scheme(), "http" | "https") && url.username().is_empty() && url.password().is_none()
+        };
+        let url = Url::parse(&endpoint).ok().filter(is_valid);
         let url =
-            url.ok_or_else(|| wrong(format!("AWS_ENDPOINT_URL={endpoint} is no address such as https://HOST:PORT")))?;
+            url.ok_or_else(|| wrong("AWS_ENDPOINT_URL must be an address such as https://HOST:PORT".to_owned()))?;
         Ok(Settings {
             bucket: bucket.to_owned(),
             prefix: if prefix.is_empty() { String::new() } else { format!("{prefix}/") },
@@ -115,9 +119,9 @@ mod tests {
         let error = |variables: &[(&str, &str)]| settings("b", variables).map(drop).expect_err("it is wrong");
         assert!(error(&KEYS[1..]).contains("AWS_ACCESS_KEY_ID"));
         assert!(error(&KEYS[..1]).contains("AWS_SECRET_ACCESS_KEY"));
-        for address in ["host:9000", "ftp://host", "http://", ""] {
+        for address in ["host:9000", "ftp://host", "http://", "", "http://user:password@host"] {
             let error = error(&[KEYS, &[("AWS_ENDPOINT_URL", address)]].concat());
-            assert!(error.contains("AWS_ENDPOINT_URL"), "{error}");
+            assert!(error.contains("AWS_ENDPOINT_URL") && !error.contains("password"), "{error}");
         }
     }
 }

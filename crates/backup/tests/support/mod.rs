@@ -37,7 +37,8 @@ impl Server {
     }
 
     pub fn client(&self) -> Client {
-        let settings = Settings { password: Some(PASSWORD.into()), ..Settings::default() };
+        let request_timeout = LIMIT.as_millis() as u64;
+        let settings = Settings { password: Some(PASSWORD.into()), request_timeout, ..Settings::default() };
         Client::connect(&self.endpoint(), &settings, None).expect("a connection")
     }
 
