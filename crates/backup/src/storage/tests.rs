@@ -45,8 +45,10 @@ fn manifest(name: &str, files: &[(&str, usize)]) -> Manifest {
 
 /// Bytes of which no two parts are alike: lines with numbers.
 fn content(length: usize) -> Vec<u8> {
-    let lines = (0..length / 100 + 1).flat_map(|number| format!("{number:0100}").into_bytes());
-    lines.take(length).collect()
+    let mut content = Vec::with_capacity(length + 100);
+    (0..=length / 100).try_for_each(|number| write!(content, "{number:0100}")).expect("memory");
+    content.truncate(length);
+    content
 }
 
 fn write(staged: &dyn Staged, file: &str, content: &[u8]) {
