@@ -94,8 +94,8 @@ pub struct Valid {
     pub end: u64,
 }
 
-/// Checks a dump that is read from `input`, once, instead of from the file at `options.path`. `None` if it is not valid;
-/// then `out` has the reason. It is also not valid if `input` fails.
+/// Checks a dump that is read from `input`, once, instead of from the file at `options.path`. `None` if it is not
+/// valid; then `out` has the reason. It is also not valid if `input` fails.
 ///
 /// # Errors
 /// If `out` fails.
