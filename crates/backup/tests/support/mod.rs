@@ -77,7 +77,11 @@ pub fn cluster(program: &Path, nodes: u16, options: &[&str]) -> Vec<Server> {
     wait_for("the cluster is up", || {
         servers.iter().all(|server| {
             let (info, known) = (server.ask(&["CLUSTER", "INFO"]).text(), format!("cluster_known_nodes:{nodes}"));
-            ["cluster_state:ok", "cluster_slots_assigned:16384", &known].iter().all(|line| info.contains(line))
+            let is_up =
+                ["cluster_state:ok", "cluster_slots_assigned:16384", &known].iter().all(|line| info.contains(line));
+            // Commands with keys may be refused for a moment longer.
+            let reply = server.client().ask(&["GET", "key"]).expect("a reply");
+            is_up && !matches!(reply, Value::Error(error) if error.starts_with("CLUSTERDOWN"))
         })
     });
     servers
