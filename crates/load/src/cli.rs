@@ -14,6 +14,7 @@ use crate::run::{Observer, Silent};
 use crate::search::{Bisection, objection};
 use crate::view::View;
 use clap::{Args, Parser, Subcommand};
+use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -257,14 +258,22 @@ impl RunArgs {
         let is_good = runs.iter().all(|run| run.check.as_ref().is_none_or(|check| check.is_good()));
         let file = ResultFile::new(runs);
         if self.json {
-            println!("{}", serde_json::to_string(&file).map_err(|error| error.to_string())?);
+            say(&serde_json::to_string(&file).map_err(|error| error.to_string())?)?;
         } else {
-            file.runs.iter().for_each(|run| println!("{}", report::text(run)));
+            file.runs.iter().try_for_each(|run| say(&report::text(run)))?;
         }
         if let Some(output) = &config.metrics.output {
             report::write_files(&file, output).map_err(|error| format!("{}: {error}", output.display()))?;
         }
         Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
+
+/// Prints a text and a line end. A reader that has gone, such as `head`, has what it wants.
+fn say(text: &str) -> Result<(), String> {
+    match writeln!(std::io::stdout(), "{text}") {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(format!("cannot write the result: {error}")),
+        _ => Ok(()),
     }
 }
 
@@ -326,20 +335,20 @@ impl Cli {
                 args.finish(&config, runs)
             }
             Action::Compare { first, second } => {
-                print!("{}", compare(&ResultFile::read(&first)?, &ResultFile::read(&second)?));
+                say(compare(&ResultFile::read(&first)?, &ResultFile::read(&second)?).trim_end())?;
                 Ok(ExitCode::SUCCESS)
             }
             Action::Plot { result, output } => {
                 let svg = crate::plot::svg(&ResultFile::read(&result)?.runs);
                 match output {
                     Some(path) => std::fs::write(&path, svg).map_err(|error| format!("{}: {error}", path.display()))?,
-                    None => print!("{svg}"),
+                    None => say(svg.trim_end())?,
                 }
                 Ok(ExitCode::SUCCESS)
             }
             Action::Verbs => {
-                verbs().for_each(|(name, template)| println!("{name:<16} {template}"));
-                println!("raw, multi, eval  see docs/load.md");
+                verbs().try_for_each(|(name, template)| say(&format!("{name:<16} {template}")))?;
+                say("raw, multi, eval  see docs/load.md")?;
                 Ok(ExitCode::SUCCESS)
             }
             Action::Print { page, subcommand } => {
