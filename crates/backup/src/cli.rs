@@ -99,7 +99,7 @@ struct Connection {
     #[arg(long = "endpoint", default_value = "127.0.0.1:6379")]
     endpoints: Vec<String>,
     /// User; without it, the default user
-    #[arg(long)]
+    #[arg(long, env = "KVICK_BACKUP_USER")]
     user: Option<String>,
     /// Password
     #[arg(long, env = "KVICK_BACKUP_PASSWORD", hide_env_values = true)]
@@ -113,6 +113,9 @@ struct Connection {
     /// Key of that certificate
     #[arg(long, requires = "tls_cert")]
     tls_key: Option<PathBuf>,
+    /// Name that certificates of servers must be valid for, instead of the host names in addresses
+    #[arg(long, requires = "tls_ca")]
+    tls_server_name: Option<String>,
 }
 
 impl Connection {
@@ -127,7 +130,7 @@ impl Connection {
             private_key: self.tls_key.clone(),
             certificate: self.tls_cert.clone(),
             ca_file: Some(ca_file),
-            server_name: None,
+            server_name: self.tls_server_name.clone(),
         });
         let tls = tls.map(|tls| TlsSettings::new(&tls)).transpose().map_err(io::Error::other)?;
         Ok(Access { settings, tls })

@@ -1,7 +1,8 @@
 //! The command line.
 
 use crate::controller::{self, Settings};
-use crate::manifests;
+use crate::helm;
+use crate::manifests::{self, Installation};
 use clap::{Parser, Subcommand, ValueEnum};
 use kvick_load::pages::{self, Page};
 use kvick_operator::run;
@@ -55,6 +56,10 @@ enum Action {
         #[arg(long, default_value_t = 15, value_name = "SECONDS")]
         #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
         lease: u64,
+        /// Serve metrics (/metrics) and probes (/healthz, /readyz) on this port
+        #[arg(long, value_name = "PORT")]
+        #[arg(value_parser = clap::value_parser!(u16).range(1..))]
+        metrics_port: Option<u16>,
     },
     /// Print what a Kubernetes cluster needs for the operator, as YAML
     Manifests {
@@ -67,6 +72,9 @@ enum Action {
         /// Container image of the operator
         #[arg(long, default_value = manifests::IMAGE)]
         image: String,
+        /// Write a Helm chart into this directory instead
+        #[arg(long, value_name = "DIRECTORY", conflicts_with_all = ["part", "namespace", "image"])]
+        helm: Option<PathBuf>,
     },
     /// Print the manual page or completions for a shell
     Print {
@@ -107,15 +115,19 @@ impl Cli {
                 }
                 run::run(&file, &mut Screen::new()?)
             }
-            Action::Kubernetes { namespace, interval, leader_election, lease } => controller::run(&Settings {
-                namespace,
-                interval: Duration::from_millis(interval),
-                leader_election,
-                lease: Duration::from_secs(lease),
-            }),
-            Action::Manifests { part, namespace, image } => {
+            Action::Kubernetes { namespace, interval, leader_election, lease, metrics_port } => {
+                controller::run(&Settings {
+                    namespace,
+                    interval: Duration::from_millis(interval),
+                    leader_election,
+                    lease: Duration::from_secs(lease),
+                    metrics_port,
+                })
+            }
+            Action::Manifests { helm: Some(directory), .. } => helm::write(&directory),
+            Action::Manifests { part, namespace, image, helm: None } => {
                 let rights = || manifests::rights(&namespace);
-                let deployment = || manifests::deployment(&namespace, &image);
+                let deployment = || manifests::deployment(&Installation::new(&namespace, &image));
                 let documents = match part {
                     Part::All => [manifests::definition(), rights(), deployment()].concat(),
                     Part::Crd => manifests::definition(),

@@ -1,8 +1,11 @@
 //! The loop of one cluster: read the resource, observe, plan, act, say so.
 
+use crate::acl::{Progress, Users};
+use crate::metrics::{Gauges, Metrics};
 use crate::pods::{Connection, MANAGER, Pods};
 use crate::spec::{KvickCluster, KvickClusterStatus};
 use crate::status::{Situation, reason};
+use crate::watch::Watched;
 use k8s_openapi::api::core::v1::{Event, EventSource};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::api::{Api, Patch, PatchParams, PostParams};
@@ -12,13 +15,15 @@ use kvick_operator::execute::execute;
 use kvick_operator::observe::Observer;
 use kvick_operator::reconcile::{Memory, Task, step};
 use kvick_operator::state::State;
-use kvick_planner::Planner;
+use kvick_planner::{Plan, Planner};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Time after which all objects are corrected, even if nothing is known to have changed.
 const APPLY_EVERY: Duration = Duration::from_secs(60);
+/// Least time between two steps, however much changes.
+const PAUSE: Duration = Duration::from_millis(50);
 /// Time after which an event that is the same as the last one is written again.
 const EVENT_REPEAT: Duration = Duration::from_secs(30);
 
@@ -27,6 +32,10 @@ const EVENT_REPEAT: Duration = Duration::from_secs(30);
 pub struct Target {
     /// The API server.
     pub connection: Connection,
+    /// What the API server has reported.
+    pub watched: Watched,
+    /// Where the figures go.
+    pub metrics: Metrics,
     /// Where the cluster is.
     pub namespace: String,
     /// Its name.
@@ -43,6 +52,7 @@ struct Running {
     observer: Observer,
     planner: Planner,
     memory: Memory,
+    users: Users,
     /// Generation whose objects were applied, and when.
     applied: Option<(i64, Instant)>,
     status: KvickClusterStatus,
@@ -50,29 +60,36 @@ struct Running {
     events: u64,
 }
 
-/// Runs a cluster until its resource is deleted.
+/// Runs a cluster until its resource is deleted. Each step asks all nodes; the next one follows after the interval, or
+/// earlier if the resource or a pod changes.
 pub fn run(target: &Target) {
     let mut running: Option<Running> = None;
+    let mut seen = 0;
     loop {
         let began = Instant::now();
-        match turn(target, &mut running) {
+        seen = target.watched.changes.wait(&target.name, seen, Duration::ZERO);
+        let outcome = turn(target, &mut running);
+        match &outcome {
             Ok(true) => {}
-            Ok(false) => return,
+            Ok(false) => {
+                target.metrics.remove(&target.name);
+                return;
+            }
             // What is missing is done in the next step.
             Err(error) => eprintln!("{}/{}: {error}", target.namespace, target.name),
         }
-        std::thread::sleep(target.interval.saturating_sub(began.elapsed()));
+        target.metrics.note_reconcile(&target.name, began.elapsed(), outcome.is_err());
+        std::thread::sleep(PAUSE);
+        target.watched.changes.wait(&target.name, seen, target.interval.saturating_sub(began.elapsed()));
     }
 }
 
 /// One step. Returns whether the cluster still exists.
 fn turn(target: &Target, running: &mut Option<Running>) -> io::Result<bool> {
-    let api: Api<KvickCluster> = Api::namespaced(target.connection.client.clone(), &target.namespace);
-    let cluster = target.connection.wait(api.get_opt(&target.name))?;
+    let cluster = target.watched.cluster(&target.namespace, &target.name);
     let Some(cluster) = cluster.filter(|cluster| cluster.metadata.deletion_timestamp.is_none()) else {
         return Ok(false);
     };
-    let cluster = Arc::new(cluster);
     if running.as_ref().is_some_and(|running| running.uid != cluster.uid()) {
         // It was deleted, and another one was created with its name.
         *running = None;
@@ -80,7 +97,7 @@ fn turn(target: &Target, running: &mut Option<Running>) -> io::Result<bool> {
     let running = match running {
         Some(running) => running,
         None => {
-            let backend = Pods::new(target.connection.clone(), Arc::clone(&cluster));
+            let backend = Pods::new(target.connection.clone(), target.watched.clone(), Arc::clone(&cluster));
             let access = backend.access()?;
             running.insert(Running {
                 uid: cluster.uid(),
@@ -89,6 +106,7 @@ fn turn(target: &Target, running: &mut Option<Running>) -> io::Result<bool> {
                 observer: Observer::new(access),
                 planner: Planner::new(cluster.spec.policy()),
                 memory: Memory::default(),
+                users: Users::default(),
                 applied: None,
                 status: cluster.status.clone().unwrap_or_default(),
                 event: None,
@@ -112,7 +130,7 @@ impl Running {
         self.planner.set_policy(cluster.spec.policy());
         if self.applied.is_none_or(|(applied, at)| applied != generation || at.elapsed() > APPLY_EVERY) {
             let access = self.backend.access()?;
-            self.backend.apply_all(access.password.as_deref())?;
+            self.backend.apply_all(&access)?;
             // The operator's own certificate may be a new one.
             self.observer.set_access(access);
             self.applied = Some((generation, Instant::now()));
@@ -120,13 +138,31 @@ impl Running {
         let members = self.backend.list()?;
         let state = self.observer.observe(members);
         let plan = self.planner.plan(&state.observation(cluster.spec.workers_max()));
-        let tasks = step(&state, &plan, &mut self.memory);
+        // Pods that are started now find the users.
+        let users = self.load_users(cluster, &state)?;
+        let tasks = step(&state, &plan, cluster.spec.warm_spares, &mut self.memory);
         for task in &tasks {
             let outcome = execute(&task.operation, &state, &mut self.backend, &mut self.observer);
+            self.target.metrics.note_operation(&self.target.name, &task.operation, outcome.is_err());
             self.tell(cluster, task, outcome);
         }
-        let status = situation(cluster, &state, &tasks, &self.status).status();
+        let situation = Situation { users: users.as_ref(), ..situation(cluster, &state, &tasks, &self.status) };
+        let status = situation.status();
+        self.target.metrics.set_gauges(&self.target.name, gauges(cluster, &state, &plan, &status));
         self.write_status(cluster, status)
+    }
+
+    /// Has nodes load the users of the cluster's secret.
+    fn load_users(&mut self, cluster: &KvickCluster, state: &State) -> io::Result<Option<Progress>> {
+        if cluster.spec.acl_secret.is_none() {
+            return Ok(None);
+        }
+        let Running { users, backend, observer, .. } = self;
+        let progress = users.step(backend, state, observer)?;
+        if let Progress::Refused(problem) = &progress {
+            self.write_event(cluster, "Warning", "RefuseUsers", format!("the users are not valid: {problem}"));
+        }
+        Ok(Some(progress))
     }
 
     fn write_status(&mut self, cluster: &KvickCluster, status: KvickClusterStatus) -> io::Result<()> {
@@ -148,6 +184,10 @@ impl Running {
             Ok(()) => ("Normal", format!("{}: {}", task.operation, task.reason)),
             Err(error) => ("Warning", format!("cannot {}: {error}", task.operation)),
         };
+        self.write_event(cluster, type_, reason(&task.operation), text);
+    }
+
+    fn write_event(&mut self, cluster: &KvickCluster, type_: &str, reason: &str, text: String) {
         let is_repeated = |(last, at): &(String, Instant)| *last == text && at.elapsed() < EVENT_REPEAT;
         if self.event.as_ref().is_some_and(is_repeated) {
             return;
@@ -162,7 +202,7 @@ impl Running {
                 ..ObjectMeta::default()
             },
             involved_object: cluster.object_ref(&()),
-            reason: Some(reason(&task.operation).to_owned()),
+            reason: Some(reason.to_owned()),
             message: Some(text.clone()),
             type_: Some(type_.to_owned()),
             count: Some(1),
@@ -179,6 +219,21 @@ impl Running {
     }
 }
 
+/// What metrics say about a step.
+fn gauges(cluster: &KvickCluster, state: &State, plan: &Plan, status: &KvickClusterStatus) -> Gauges {
+    let owners = state.owners();
+    Gauges {
+        phase: status.phase.clone(),
+        shards_wanted: cluster.spec.shards.count.unwrap_or(plan.figures.shards_needed),
+        shards: status.shard_count,
+        pods: state.nodes.len() as u32,
+        pods_answering: state.answering().count() as u32,
+        spares: status.warm_spares_ready,
+        slots_unserved: owners.iter().filter(|owner| owner.is_none_or(|node| !node.is_primary())).count() as u32,
+        migrations: state.answering().map(|(_, facts)| facts.exports.len() as u32).sum(),
+    }
+}
+
 fn situation<'a>(
     cluster: &'a KvickCluster,
     state: &'a State,
@@ -191,6 +246,7 @@ fn situation<'a>(
         spec: &cluster.spec,
         state,
         tasks,
+        users: None,
         before,
     }
 }

@@ -2,17 +2,17 @@
 
 use crate::cluster::{self, Target};
 use crate::lease;
+use crate::metrics::{self, Metrics};
 use crate::pods::Connection;
-use crate::spec::KvickCluster;
-use kube::api::{Api, ListParams};
+use crate::watch::Watched;
 use kube::{Client, ResourceExt};
 use std::collections::HashMap;
 use std::io;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Time between two looks at which clusters exist.
-const LIST_EVERY: Duration = Duration::from_secs(2);
+/// Time between two looks at which clusters have been seen. It takes no request.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// How the operator runs.
 #[derive(Clone, Debug)]
@@ -25,24 +25,27 @@ pub struct Settings {
     pub leader_election: bool,
     /// Time after which another operator acts if this one does not say that it lives.
     pub lease: Duration,
+    /// Port of metrics and probes, if they are wanted.
+    pub metrics_port: Option<u16>,
 }
 
 /// Connects to the API server that the environment names: the file of `KUBECONFIG`, or that of the pod. Requests run on
-/// a thread of their own.
+/// a thread of their own. The second client is for watches, which say nothing for a long time.
 ///
 /// # Errors
 /// If there is no configuration, or if it is not valid.
-pub fn connect() -> io::Result<Connection> {
+pub fn connect() -> io::Result<(Connection, Client)> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let handle = runtime.handle().clone();
     std::thread::spawn(move || runtime.block_on(std::future::pending::<()>()));
-    let client = handle.block_on(async {
+    let (client, patient) = handle.block_on(async {
         let mut config = kube::Config::infer().await.map_err(io::Error::other)?;
         config.connect_timeout = Some(Duration::from_secs(5));
+        let patient = Client::try_from(config.clone()).map_err(io::Error::other)?;
         config.read_timeout = Some(Duration::from_secs(20));
-        Client::try_from(config).map_err(io::Error::other)
+        io::Result::Ok((Client::try_from(config).map_err(io::Error::other)?, patient))
     })?;
-    Ok(Connection { client, runtime: handle })
+    Ok((Connection { client, runtime: handle }, patient))
 }
 
 /// Runs all clusters of the namespace, until the process is killed. Servers go on without it.
@@ -50,29 +53,35 @@ pub fn connect() -> io::Result<Connection> {
 /// # Errors
 /// If there is no configuration, or if another operator took over.
 pub fn run(settings: &Settings) -> io::Result<()> {
-    let connection = connect()?;
+    let (connection, patient) = connect()?;
+    let metrics = Metrics::default();
+    let _endpoint = settings.metrics_port.map(|port| metrics::serve(&metrics, port)).transpose()?;
     let namespace = settings.namespace.clone().unwrap_or_else(|| connection.client.default_namespace().to_owned());
     if settings.leader_election {
-        lease::acquire(&connection, &namespace, settings.lease)?;
+        lease::acquire(&connection, &namespace, settings.lease, &metrics)?;
     }
+    metrics.note_leader();
+    let watched = Watched::start(&connection, &patient, &namespace)?;
+    metrics.note_connected();
     println!("running the clusters of namespace {namespace}");
-    let api: Api<KvickCluster> = Api::namespaced(connection.client.clone(), &namespace);
     let mut threads: HashMap<String, JoinHandle<()>> = HashMap::new();
     loop {
-        match connection.wait(api.list(&ListParams::default())) {
-            Ok(clusters) => {
-                threads.retain(|_, thread| !thread.is_finished());
-                for cluster in clusters.items.iter().filter(|cluster| cluster.metadata.deletion_timestamp.is_none()) {
-                    let name = cluster.name_any();
-                    threads.entry(name.clone()).or_insert_with(|| {
-                        let (connection, namespace) = (connection.clone(), namespace.clone());
-                        let target = Target { connection, namespace, name, interval: settings.interval };
-                        std::thread::spawn(move || cluster::run(&target))
-                    });
-                }
-            }
-            Err(error) => eprintln!("cannot list clusters: {error}"),
+        metrics.note_alive();
+        threads.retain(|_, thread| !thread.is_finished());
+        for cluster in watched.clusters().iter().filter(|cluster| cluster.metadata.deletion_timestamp.is_none()) {
+            let name = cluster.name_any();
+            threads.entry(name.clone()).or_insert_with(|| {
+                let target = Target {
+                    connection: connection.clone(),
+                    watched: watched.clone(),
+                    metrics: metrics.clone(),
+                    namespace: namespace.clone(),
+                    name,
+                    interval: settings.interval,
+                };
+                std::thread::spawn(move || cluster::run(&target))
+            });
         }
-        std::thread::sleep(LIST_EVERY);
+        std::thread::sleep(LOOK_EVERY);
     }
 }

@@ -4,6 +4,7 @@
 //! cannot. Another operator takes a lease over that has not changed for the whole duration by its own clock, so clocks
 //! need not agree.
 
+use crate::metrics::Metrics;
 use crate::pods::Connection;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
@@ -67,7 +68,7 @@ impl Election {
 ///
 /// # Errors
 /// If the process has no identity.
-pub fn acquire(connection: &Connection, namespace: &str, duration: Duration) -> io::Result<()> {
+pub fn acquire(connection: &Connection, namespace: &str, duration: Duration, metrics: &Metrics) -> io::Result<()> {
     let api: Api<Lease> = Api::namespaced(connection.client.clone(), namespace);
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname")?;
     let since = k8s_openapi::jiff::Timestamp::now().as_nanosecond();
@@ -78,9 +79,10 @@ pub fn acquire(connection: &Connection, namespace: &str, duration: Duration) -> 
     loop {
         match election.attempt(connection, &api) {
             Ok(true) => break,
-            Ok(false) => {}
+            Ok(false) => metrics.note_connected(),
             Err(error) => eprintln!("cannot get the lease: {error}"),
         }
+        metrics.note_alive();
         std::thread::sleep(pause);
     }
     let connection = connection.clone();

@@ -10,7 +10,38 @@ use std::fmt::Write;
 pub const NAMESPACE: &str = "kvick";
 /// Image of the files in `contrib/kubernetes`.
 pub const IMAGE: &str = "kvick-operator:latest";
-const NAME: &str = "kvick-operator";
+/// Operators of the files in `contrib/kubernetes`. One acts.
+pub const REPLICAS: u32 = 2;
+/// Port of the operator's metrics and probes.
+pub const METRICS_PORT: u16 = 8080;
+/// Name of the operator's objects.
+pub const NAME: &str = "kvick-operator";
+
+/// What differs between installations.
+#[derive(Clone, Debug)]
+pub struct Installation {
+    /// Namespace of the operator and its clusters.
+    pub namespace: String,
+    /// Container image of the operator.
+    pub image: String,
+    /// Number of operators.
+    pub replicas: Value,
+    /// Resources of each operator.
+    pub resources: Value,
+}
+
+impl Installation {
+    /// With the defaults of the others.
+    pub fn new(namespace: &str, image: &str) -> Installation {
+        let (namespace, image) = (namespace.to_owned(), image.to_owned());
+        Installation { namespace, image, replicas: json!(REPLICAS), resources: resources() }
+    }
+}
+
+/// The resources of an operator.
+pub fn resources() -> Value {
+    json!({ "requests": { "cpu": "50m", "memory": "64Mi" }, "limits": { "memory": "256Mi" } })
+}
 
 /// The definition of the resource.
 pub fn definition() -> Vec<Value> {
@@ -21,48 +52,68 @@ fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> Value {
     json!({ "apiGroups": [group], "resources": resources, "verbs": verbs })
 }
 
-/// The rights of the operator, which it has in its namespace only.
+fn rights_object(kind: &str, metadata: &Value, rest: Value) -> Value {
+    let mut object = json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": metadata });
+    if let (Value::Object(object), Value::Object(rest)) = (&mut object, rest) {
+        object.extend(rest);
+    }
+    object
+}
+
+/// The rights of the operator. It has them in its namespace only, except that it may read the state of machines.
 pub fn rights(namespace: &str) -> Vec<Value> {
     let metadata = json!({ "name": NAME, "namespace": namespace });
     let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata });
-    let role = json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "Role",
-        "metadata": metadata,
-        "rules": [
-            rule(GROUP, &["kvickclusters"], &["get", "list"]),
-            rule(GROUP, &["kvickclusters/status"], &["patch"]),
-            // Owners may block their deletion until objects are gone; to say so takes this right.
-            rule(GROUP, &["kvickclusters/finalizers"], &["update"]),
-            rule("", &["pods"], &["list", "create", "delete"]),
-            rule("", &["persistentvolumeclaims"], &["create", "delete"]),
-            rule("", &["configmaps"], &["get", "create", "update"]),
-            rule("", &["secrets"], &["get", "create", "patch"]),
-            rule("", &["services"], &["create", "patch", "delete"]),
-            rule("", &["events"], &["create"]),
-            rule("policy", &["poddisruptionbudgets"], &["create", "patch", "delete"]),
-            rule("coordination.k8s.io", &["leases"], &["get", "create", "update"]),
-        ],
-    });
-    let binding = json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "RoleBinding",
-        "metadata": metadata,
-        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": NAME },
-        "subjects": [{ "kind": "ServiceAccount", "name": NAME, "namespace": namespace }],
-    });
-    vec![account, role, binding]
+    let rules = json!([
+        rule(GROUP, &["kvickclusters"], &["get", "list", "watch"]),
+        rule(GROUP, &["kvickclusters/status"], &["patch"]),
+        // Owners may block their deletion until objects are gone; to say so takes this right.
+        rule(GROUP, &["kvickclusters/finalizers"], &["update"]),
+        rule("", &["pods"], &["list", "watch", "create", "delete"]),
+        rule("", &["persistentvolumeclaims"], &["create", "delete"]),
+        rule("", &["configmaps"], &["get", "create", "update"]),
+        rule("", &["secrets"], &["get", "create", "patch"]),
+        rule("", &["services"], &["create", "patch", "delete"]),
+        rule("", &["events"], &["create"]),
+        rule("batch", &["cronjobs"], &["create", "patch", "delete"]),
+        rule("policy", &["poddisruptionbudgets"], &["create", "patch", "delete"]),
+        rule("coordination.k8s.io", &["leases"], &["get", "create", "update"]),
+    ]);
+    let bind = |kind: &str| {
+        json!({
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": cluster_name(kind, namespace) },
+            "subjects": [{ "kind": "ServiceAccount", "name": NAME, "namespace": namespace }],
+        })
+    };
+    let everywhere = json!({ "name": cluster_name("ClusterRole", namespace) });
+    let machines = json!({ "rules": [rule("", &["nodes"], &["list", "watch"])] });
+    vec![
+        account,
+        rights_object("Role", &metadata, json!({ "rules": rules })),
+        rights_object("RoleBinding", &metadata, bind("Role")),
+        rights_object("ClusterRole", &everywhere, machines),
+        rights_object("ClusterRoleBinding", &everywhere, bind("ClusterRole")),
+    ]
 }
 
-/// The deployment: two operators, of which one acts.
-pub fn deployment(namespace: &str, image: &str) -> Vec<Value> {
+/// The name of a role. Those outside of namespaces have the namespace in their names.
+fn cluster_name(kind: &str, namespace: &str) -> String {
+    if kind == "ClusterRole" { format!("{NAME}-{namespace}") } else { NAME.to_owned() }
+}
+
+/// The deployment of operators, of which one acts.
+pub fn deployment(installation: &Installation) -> Vec<Value> {
+    let Installation { namespace, image, replicas, resources } = installation;
     let labels = json!({ "app.kubernetes.io/name": NAME });
+    let port = METRICS_PORT.to_string();
+    let args = ["kubernetes", "--namespace", namespace, "--leader-election", "--metrics-port", &port];
+    let probe = |path: &str| json!({ "httpGet": { "path": path, "port": "metrics" }, "periodSeconds": 10 });
     vec![json!({
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": { "name": NAME, "namespace": namespace, "labels": labels },
         "spec": {
-            "replicas": 2,
+            "replicas": replicas,
             "selector": { "matchLabels": labels },
             "template": {
                 "metadata": { "labels": labels },
@@ -78,11 +129,11 @@ pub fn deployment(namespace: &str, image: &str) -> Vec<Value> {
                         "name": "operator",
                         "image": image,
                         "command": [NAME],
-                        "args": ["kubernetes", "--namespace", namespace, "--leader-election"],
-                        "resources": {
-                            "requests": { "cpu": "50m", "memory": "64Mi" },
-                            "limits": { "memory": "256Mi" },
-                        },
+                        "args": args,
+                        "ports": [{ "name": "metrics", "containerPort": METRICS_PORT }],
+                        "livenessProbe": probe("/healthz"),
+                        "readinessProbe": probe("/readyz"),
+                        "resources": resources,
                         "securityContext": {
                             "allowPrivilegeEscalation": false,
                             "readOnlyRootFilesystem": true,
@@ -178,7 +229,7 @@ mod tests {
         for (file, documents) in [
             ("crd.yaml", definition()),
             ("rbac.yaml", rights(NAMESPACE)),
-            ("deployment.yaml", deployment(NAMESPACE, IMAGE)),
+            ("deployment.yaml", deployment(&Installation::new(NAMESPACE, IMAGE))),
         ] {
             let committed = std::fs::read_to_string(format!("{directory}/{file}")).unwrap_or_default();
             let command = format!("kvick-operator manifests {}", file.trim_end_matches(".yaml"));

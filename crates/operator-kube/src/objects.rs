@@ -1,5 +1,6 @@
 //! The objects that belong to a cluster, as functions of its `KvickCluster`.
 
+use crate::acl;
 use crate::spec::{KvickCluster, KvickClusterSpec};
 use k8s_openapi::api::core::v1::{
     Affinity, Capabilities, ConfigMap, Container, ContainerPort, EmptyDirVolumeSource, EnvVar, EnvVarSource,
@@ -25,14 +26,17 @@ pub const TEMPLATE_ANNOTATION: &str = "kvick.dev/template";
 /// Name of the container.
 pub const CONTAINER: &str = "kvick";
 /// User and group of the processes.
-const USER: i64 = 999;
+pub const USER: i64 = 999;
 const CONFIG_FILE: &str = "kvick.conf";
 const CONFIG_PATH: &str = "/etc/kvick";
 const DATA_PATH: &str = "/data";
-const TLS_PATH: &str = "/etc/kvick-tls";
+/// Where the certificate is mounted.
+pub const TLS_PATH: &str = "/etc/kvick-tls";
+const ACL_PATH: &str = "/etc/kvick-acl";
 
 /// Directives that come from other fields of the resource, or that the operator depends on.
 const RESERVED: &[&str] = &[
+    "aclfile",
     "bind",
     "cluster-announce-bus-port",
     "cluster-announce-hostname",
@@ -44,6 +48,7 @@ const RESERVED: &[&str] = &[
     "cluster-forward-password",
     "cluster-forward-port",
     "cluster-forward-tls-port",
+    "cluster-forward-user",
     "cluster-port",
     "cluster-slot-stats-enabled",
     "daemonize",
@@ -51,9 +56,11 @@ const RESERVED: &[&str] = &[
     "include",
     "logfile",
     "masterauth",
+    "masteruser",
     "metrics-port",
     "port",
     "primaryauth",
+    "primaryuser",
     "requirepass",
     "tls-ca-cert-file",
     "tls-cert-file",
@@ -61,6 +68,7 @@ const RESERVED: &[&str] = &[
     "tls-key-file",
     "tls-port",
     "tls-replication",
+    "user",
 ];
 
 /// Whether `config` must not have this directive.
@@ -81,6 +89,11 @@ pub fn config_name(cluster: &str) -> String {
 /// The host name of a pod, which stays when its address changes.
 pub fn hostname(cluster: &KvickCluster, pod: &str) -> String {
     format!("{pod}.{}.{}.svc", nodes_name(&cluster.name_any()), cluster.namespace().unwrap_or_default())
+}
+
+/// Where clients reach any node of the cluster: its service.
+pub fn service_endpoint(cluster: &KvickCluster) -> String {
+    format!("{}.{}.svc:{}", cluster.name_any(), cluster.namespace().unwrap_or_default(), cluster.spec.port)
 }
 
 /// The selector of all pods of a cluster, as text.
@@ -222,14 +235,20 @@ fn config(spec: &KvickClusterSpec) -> String {
     text
 }
 
-/// A secret with the configuration file, which has the password.
-pub fn config_secret(cluster: &KvickCluster, password: Option<&str>) -> Secret {
+/// A secret with the configuration file, which has the password. With an ACL file, passwords of users are there.
+pub fn config_secret(cluster: &KvickCluster, username: Option<&str>, password: Option<&str>) -> Secret {
     let mut text = config(&cluster.spec);
-    if let Some(password) = password {
-        let quoted = password.replace('\\', "\\\\").replace('"', "\\\"");
-        for directive in ["requirepass", "primaryauth", "cluster-forward-password"] {
+    let mut write = |directives: &[&str], value: Option<&str>| {
+        let Some(value) = value else { return };
+        let quoted = value.replace('\\', "\\\\").replace('"', "\\\"");
+        for directive in directives {
             let _ = writeln!(text, "{directive} \"{quoted}\"");
         }
+    };
+    write(&["primaryauth", "cluster-forward-password"], password);
+    write(&["primaryuser", "cluster-forward-user"], username);
+    if cluster.spec.acl_secret.is_none() {
+        write(&["requirepass"], password);
     }
     Secret {
         metadata: metadata(cluster, config_name(&cluster.name_any())),
@@ -264,7 +283,7 @@ pub fn pod(cluster: &KvickCluster, name: &str, shard: u32) -> Pod {
     let spec = pod_spec(cluster, name, shard);
     let mut annotations = cluster.spec.pod_annotations.clone();
     let source = serde_json::json!([spec, annotations, config(&cluster.spec)]).to_string();
-    annotations.insert(TEMPLATE_ANNOTATION.to_owned(), format!("{:016x}", hash(source.as_bytes())));
+    annotations.insert(TEMPLATE_ANNOTATION.to_owned(), hash(source.as_bytes()));
     metadata.annotations = Some(annotations);
     Pod { metadata, spec: Some(spec), ..Pod::default() }
 }
@@ -285,13 +304,11 @@ fn pod_spec(cluster: &KvickCluster, name: &str, shard: u32) -> PodSpec {
             Volume { name: "data".to_owned(), empty_dir: Some(EmptyDirVolumeSource::default()), ..Volume::default() }
         }
     };
-    let secret = |name: &str, secret: String| Volume {
-        name: name.to_owned(),
-        secret: Some(SecretVolumeSource { secret_name: Some(secret), ..SecretVolumeSource::default() }),
-        ..Volume::default()
-    };
-    let mut volumes = vec![secret("config", config_name(&cluster_name)), data];
-    volumes.extend(spec.tls_secret.clone().map(|name| secret("tls", name)));
+    let mut volumes = vec![secret_volume("config", config_name(&cluster_name)), data];
+    volumes.extend(spec.tls_secret.clone().map(|name| secret_volume("tls", name)));
+    if spec.acl_secret.is_some() {
+        volumes.push(secret_volume("acl", acl::secret_name(&cluster_name)));
+    }
     PodSpec {
         affinity: spec.topology_spread.is_none().then(|| apart(&cluster_name, shard)),
         automount_service_account_token: Some(false),
@@ -311,6 +328,15 @@ fn pod_spec(cluster: &KvickCluster, name: &str, shard: u32) -> PodSpec {
         topology_spread_constraints: spec.topology_spread.clone(),
         volumes: Some(volumes),
         ..PodSpec::default()
+    }
+}
+
+/// A volume with the keys of a secret as files.
+pub fn secret_volume(name: &str, secret: String) -> Volume {
+    Volume {
+        name: name.to_owned(),
+        secret: Some(SecretVolumeSource { secret_name: Some(secret), ..SecretVolumeSource::default() }),
+        ..Volume::default()
     }
 }
 
@@ -360,6 +386,9 @@ fn container(cluster: &KvickCluster, name: &str) -> Container {
             args.extend([format!("--tls-{option}-file"), format!("{TLS_PATH}/{file}")]);
         }
     }
+    if spec.acl_secret.is_some() {
+        args.extend(["--aclfile".to_owned(), format!("{ACL_PATH}/{}", acl::FILE)]);
+    }
     let mount = |name: &str, path: &str, read_only| VolumeMount {
         name: name.to_owned(),
         mount_path: path.to_owned(),
@@ -384,6 +413,9 @@ fn container(cluster: &KvickCluster, name: &str) -> Container {
     let mut mounts = vec![mount("config", CONFIG_PATH, true), mount("data", DATA_PATH, false)];
     if spec.tls_secret.is_some() {
         mounts.push(mount("tls", TLS_PATH, true));
+    }
+    if spec.acl_secret.is_some() {
+        mounts.push(mount("acl", ACL_PATH, true));
     }
     let mut ports = vec![port("clients", spec.port), port("bus", spec.bus_port()), port("metrics", spec.port + 1)];
     if spec.endpoint {
@@ -419,9 +451,10 @@ fn container(cluster: &KvickCluster, name: &str) -> Container {
     }
 }
 
-/// FNV-1a with 64 bits: the same in every version of the operator.
-fn hash(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+/// FNV-1a with 64 bits, in hexadecimal digits: the same in every version of the operator.
+pub fn hash(bytes: &[u8]) -> String {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    format!("{:016x}", bytes.iter().fold(0xcbf2_9ce4_8422_2325, step))
 }
 
 #[cfg(test)]
@@ -466,7 +499,7 @@ pub(crate) mod tests {
         cluster.spec.config.insert("appendonly".into(), "no".into());
         cluster.spec.endpoint = true;
         cluster.spec.resources.limits = Some([("memory".to_owned(), Quantity("1000".to_owned()))].into());
-        let secret = config_secret(&cluster, Some("a\"b"));
+        let secret = config_secret(&cluster, None, Some("a\"b"));
         let text = &secret.string_data.expect("data")["kvick.conf"];
         for line in ["appendonly no\n", "cluster-forward-port 6381\n", "maxmemory 700\n", "requirepass \"a\\\"b\"\n"] {
             assert!(text.contains(line), "{line} is missing in:\n{text}");
@@ -490,11 +523,26 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn with_an_acl_file_the_users_have_their_passwords_there() {
+        let mut cluster = cluster();
+        cluster.spec.acl_secret = Some("users".into());
+        let secret = config_secret(&cluster, Some("op"), Some("p"));
+        let text = &secret.string_data.expect("data")["kvick.conf"];
+        for line in ["primaryuser \"op\"\n", "primaryauth \"p\"\n", "cluster-forward-user \"op\"\n"] {
+            assert!(text.contains(line), "{line} is missing in:\n{text}");
+        }
+        assert!(!text.contains("requirepass"));
+        let spec = pod(&cluster, "c-1", 1).spec.expect("a specification");
+        let args = spec.containers[0].args.clone().unwrap_or_default().join(" ");
+        assert!(args.ends_with("--aclfile /etc/kvick-acl/users.acl"), "{args}");
+    }
+
+    #[test]
     fn everything_is_deleted_with_the_cluster() {
         let cluster = cluster();
         let owned = |metadata: &ObjectMeta| metadata.owner_references.as_ref().is_some_and(|owners| owners.len() == 1);
         assert!(services(&cluster).iter().all(|service| owned(&service.metadata)));
         assert!(owned(&pod(&cluster, "c-1", 1).metadata));
-        assert!(owned(&config_secret(&cluster, None).metadata));
+        assert!(owned(&config_secret(&cluster, None, None).metadata));
     }
 }

@@ -3,13 +3,20 @@
 //! Which nodes exist, and to which shards they belong, is kept in a ConfigMap: a node has a record before its pod
 //! exists, and until its pod and volume are deleted. A node whose pod is gone gets a new one with the same name, volume
 //! and host name. Names are never used again.
+//!
+//! Pods are known from a watch, which may lag behind. What this operator has created or deleted itself is remembered
+//! until the watch shows it; otherwise a pod that is being replaced could look untouched when the next one is due.
 
+use crate::acl::{self, PASSWORD_KEY, USERNAME_KEY};
+use crate::backup;
 use crate::objects::{self, CONTAINER, SHARD_LABEL, TEMPLATE_ANNOTATION};
 use crate::spec::KvickCluster;
+use crate::watch::Watched;
+use k8s_openapi::api::batch::v1::CronJob;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret, Service};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Client, Resource, ResourceExt};
 use kvick_load::transport::TlsSettings;
 use kvick_operator::backend::{Backend, Member};
@@ -21,10 +28,15 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::io;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 
 /// Owner of the fields that the operator sets.
 pub const MANAGER: &str = "kvick-operator";
+/// Time after which the ConfigMap is read again, in case that somebody else has changed it.
+const LOAD_EVERY: Duration = Duration::from_secs(15);
+/// Time for which a pod that was created is believed to exist if the watch does not show it.
+const SEEN_WITHIN: Duration = Duration::from_secs(10);
 /// Key of the numbers in the ConfigMap. No pod can have this name.
 const NUMBERS: &str = "_numbers";
 
@@ -48,11 +60,13 @@ impl Connection {
 }
 
 /// What is known of a node without its pod.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Record {
     shard: u32,
     is_leaving: bool,
+    #[serde(default)]
+    is_spare: bool,
 }
 
 /// The highest numbers that were used.
@@ -62,22 +76,57 @@ struct Numbers {
     nodes: u32,
 }
 
+/// What was done to pods, and may not have been seen yet.
+#[derive(Default)]
+struct Pending {
+    created: BTreeMap<String, (Arc<Pod>, Instant)>,
+    /// UIDs of pods that were told to end.
+    deleted: BTreeMap<String, String>,
+}
+
+impl Pending {
+    /// The pods that exist: those that the watch shows, and those that were created since.
+    fn apply(&mut self, seen: Vec<Arc<Pod>>) -> BTreeMap<String, Arc<Pod>> {
+        let mut pods: BTreeMap<String, Arc<Pod>> = seen.into_iter().map(|pod| (pod.name_any(), pod)).collect();
+        self.created.retain(|name, (_, at)| !pods.contains_key(name) && at.elapsed() < SEEN_WITHIN);
+        pods.extend(self.created.iter().map(|(name, (pod, _))| (name.clone(), Arc::clone(pod))));
+        self.deleted.retain(|name, uid| pods.get(name).is_some_and(|pod| pod.metadata.uid.as_ref() == Some(uid)));
+        pods
+    }
+
+    fn is_deleted(&self, pod: &Pod) -> bool {
+        self.deleted.get(&pod.name_any()).is_some_and(|uid| pod.metadata.uid.as_ref() == Some(uid))
+    }
+}
+
 /// See the module's documentation.
 pub struct Pods {
     connection: Connection,
+    watched: Watched,
     cluster: Arc<KvickCluster>,
-    /// The ConfigMap as it was read or written last.
+    /// The ConfigMap as it was read or written last, and when it was read.
     stored: ConfigMap,
+    loaded_at: Option<Instant>,
     numbers: Numbers,
     records: BTreeMap<String, Record>,
-    pods: BTreeMap<String, Pod>,
+    pods: BTreeMap<String, Arc<Pod>>,
+    pending: Pending,
 }
 
 impl Pods {
     /// Of a cluster that has been read.
-    pub fn new(connection: Connection, cluster: Arc<KvickCluster>) -> Pods {
-        let (stored, numbers) = (ConfigMap::default(), Numbers::default());
-        Pods { connection, cluster, stored, numbers, records: BTreeMap::new(), pods: BTreeMap::new() }
+    pub fn new(connection: Connection, watched: Watched, cluster: Arc<KvickCluster>) -> Pods {
+        Pods {
+            connection,
+            watched,
+            cluster,
+            stored: ConfigMap::default(),
+            loaded_at: None,
+            numbers: Numbers::default(),
+            records: BTreeMap::new(),
+            pods: BTreeMap::new(),
+            pending: Pending::default(),
+        }
     }
 
     /// The cluster as it was read again.
@@ -104,20 +153,20 @@ impl Pods {
         self.connection.wait(api.patch(&object.name_any(), &parameters, &Patch::Apply(object))).map(drop)
     }
 
-    /// The password of the cluster.
-    ///
-    /// # Errors
-    /// If there should be one and the secret does not have it.
-    pub fn password(&self) -> io::Result<Option<String>> {
-        let Some(name) = &self.cluster.spec.password_secret else { return Ok(None) };
-        let secret = self.connection.wait(self.api::<Secret>().get(name))?;
-        let password = secret.data.and_then(|mut data| data.remove("password"));
-        let password = password.ok_or_else(|| io::Error::other(format!("secret {name} has no key password")))?;
-        let password = String::from_utf8(password.0).map_err(io::Error::other)?;
-        if password.is_empty() || password.contains(|letter: char| letter.is_control()) {
-            return Err(io::Error::other(format!("the password of secret {name} is empty or has control characters")));
+    /// A key of a secret, if it has it.
+    fn secret_key(&self, secret: &str, key: &str) -> io::Result<Option<String>> {
+        let data = self.connection.wait(self.api::<Secret>().get(secret))?.data;
+        let value = data.and_then(|mut data| data.remove(key));
+        value.map(|value| String::from_utf8(value.0).map_err(io::Error::other)).transpose()
+    }
+
+    /// A key of the secret of the password, which must not be empty.
+    fn login_key(&self, secret: &str, key: &str) -> io::Result<Option<String>> {
+        let value = self.secret_key(secret, key)?;
+        if value.as_ref().is_some_and(|value| value.is_empty() || value.contains(|letter: char| letter.is_control())) {
+            return Err(io::Error::other(format!("the {key} of secret {secret} is empty or has control characters")));
         }
-        Ok(Some(password))
+        Ok(value)
     }
 
     /// How the operator gets in.
@@ -125,30 +174,44 @@ impl Pods {
     /// # Errors
     /// If a secret is missing, or lacks something.
     pub fn access(&self) -> io::Result<Access> {
-        let password = self.password()?;
-        let Some(name) = &self.cluster.spec.tls_secret else { return Ok(Access { password, tls: None }) };
+        let mut access = Access::default();
+        if let Some(secret) = &self.cluster.spec.password_secret {
+            let password = self.login_key(secret, PASSWORD_KEY)?;
+            let lacks = || io::Error::other(format!("secret {secret} has no key {PASSWORD_KEY}"));
+            access.password = Some(password.ok_or_else(lacks)?);
+            if self.cluster.spec.acl_secret.is_some() {
+                let username = self.login_key(secret, USERNAME_KEY)?;
+                access.username = Some(username.unwrap_or_else(|| acl::DEFAULT_USER.to_owned()));
+            }
+        }
+        let Some(name) = &self.cluster.spec.tls_secret else { return Ok(access) };
         let data = self.connection.wait(self.api::<Secret>().get(name))?.data.unwrap_or_default();
         let part = |key: &str| {
             let part = data.get(key).map(|part| &part.0[..]);
             part.ok_or_else(|| io::Error::other(format!("secret {name} has no key {key}")))
         };
         let tls = TlsSettings::from_pem(part("ca.crt")?, Some((part("tls.crt")?, part("tls.key")?)));
-        let tls = tls.map_err(|error| io::Error::other(format!("secret {name}: {error}")))?;
-        Ok(Access { password, tls: Some(tls) })
+        access.tls = Some(tls.map_err(|error| io::Error::other(format!("secret {name}: {error}")))?);
+        Ok(access)
     }
 
     /// Creates or corrects all objects but pods.
     ///
     /// # Errors
     /// If the API server does not answer, or refuses.
-    pub fn apply_all(&self, password: Option<&str>) -> io::Result<()> {
+    pub fn apply_all(&self, access: &Access) -> io::Result<()> {
         for service in objects::services(&self.cluster) {
             self.apply(&service)?;
         }
         if !self.cluster.spec.endpoint {
             self.delete::<Service>(&objects::endpoint_name(&self.cluster.name_any()), None)?;
         }
-        self.apply(&objects::config_secret(&self.cluster, password))?;
+        let (username, password) = (access.username.as_deref(), access.password.as_deref());
+        self.apply(&objects::config_secret(&self.cluster, username, password))?;
+        match backup::cron_job(&self.cluster) {
+            Some(job) => self.apply(&job)?,
+            None => self.delete::<CronJob>(&backup::name(&self.cluster.name_any()), None)?,
+        }
         match objects::disruption_budget(&self.cluster) {
             Some(budget) => self.apply(&budget),
             None => self.delete::<PodDisruptionBudget>(&self.cluster.name_any(), None),
@@ -170,16 +233,16 @@ impl Pods {
         }
     }
 
-    /// Creates an object, unless it exists.
-    fn create<K>(&self, object: &K) -> io::Result<()>
+    /// Creates an object, unless it exists. Returns what was created.
+    fn create<K>(&self, object: &K) -> io::Result<Option<K>>
     where
         K: Resource<Scope = kube::core::NamespaceResourceScope> + Clone + Debug + DeserializeOwned + Serialize,
         K::DynamicType: Default,
     {
         let parameters = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
         match self.connection.runtime.block_on(self.api::<K>().create(&parameters, object)) {
-            Ok(_) => Ok(()),
-            Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => Ok(()),
+            Ok(created) => Ok(Some(created)),
+            Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => Ok(None),
             Err(error) => Err(io::Error::other(error)),
         }
     }
@@ -199,6 +262,9 @@ impl Pods {
 
     /// Reads the records, or creates the ConfigMap for them.
     fn load(&mut self) -> io::Result<()> {
+        if self.loaded_at.is_some_and(|at| at.elapsed() < LOAD_EVERY) {
+            return Ok(());
+        }
         let api = self.api::<ConfigMap>();
         let name = objects::nodes_name(&self.cluster.name_any());
         self.stored = match self.connection.wait(api.get_opt(&name))? {
@@ -215,10 +281,11 @@ impl Pods {
                 self.records.insert(name.clone(), serde_json::from_str(text)?);
             }
         }
+        self.loaded_at = Some(Instant::now());
         Ok(())
     }
 
-    /// Writes the records. Fails if somebody else has changed them.
+    /// Writes the records. Fails if somebody else has changed them; then they are read again.
     fn save(&mut self) -> io::Result<()> {
         let mut data = BTreeMap::from([(NUMBERS.to_owned(), serde_json::to_string(&self.numbers)?)]);
         for (name, record) in &self.records {
@@ -226,7 +293,9 @@ impl Pods {
         }
         let next = ConfigMap { data: Some(data), ..self.stored.clone() };
         let api = self.api::<ConfigMap>();
+        let loaded_at = self.loaded_at.take();
         self.stored = self.connection.wait(api.replace(&next.name_any(), &PostParams::default(), &next))?;
+        self.loaded_at = loaded_at;
         Ok(())
     }
 
@@ -237,10 +306,11 @@ impl Pods {
             let shard = pod.labels().get(SHARD_LABEL).and_then(|shard| shard.parse().ok());
             let number: Option<u32> = name.rsplit('-').next().and_then(|number| number.parse().ok());
             let (Some(shard), Some(number)) = (shard, number) else { continue };
-            if self.records.contains_key(name) || pod.metadata.deletion_timestamp.is_some() {
+            let is_ending = pod.metadata.deletion_timestamp.is_some() || self.pending.is_deleted(pod);
+            if self.records.contains_key(name) || is_ending {
                 continue;
             }
-            self.records.insert(name.clone(), Record { shard, is_leaving: false });
+            self.records.insert(name.clone(), Record { shard, ..Record::default() });
             self.numbers.shards = self.numbers.shards.max(shard);
             self.numbers.nodes = self.numbers.nodes.max(number);
             is_changed = true;
@@ -248,11 +318,34 @@ impl Pods {
         if is_changed { self.save() } else { Ok(()) }
     }
 
-    fn start_pod(&self, name: &str, shard: u32) -> io::Result<()> {
+    fn start_pod(&mut self, name: &str, shard: u32) -> io::Result<()> {
         if let Some(claim) = objects::claim(&self.cluster, name) {
             self.create(&claim)?;
         }
-        self.create(&objects::pod(&self.cluster, name, shard))
+        if let Some(pod) = self.create(&objects::pod(&self.cluster, name, shard))? {
+            self.pending.created.insert(name.to_owned(), (Arc::new(pod), Instant::now()));
+        }
+        Ok(())
+    }
+
+    /// Deletes a pod, if it still is this one.
+    fn delete_pod(&mut self, pod: &Pod) -> io::Result<()> {
+        let (name, uid) = (pod.name_any(), pod.uid());
+        self.delete::<Pod>(&name, uid.clone())?;
+        self.pending.created.remove(&name);
+        self.pending.deleted.extend(uid.map(|uid| (name, uid)));
+        Ok(())
+    }
+
+    /// Starts a new node.
+    fn start_with(&mut self, shard: ShardId, is_spare: bool) -> io::Result<Member> {
+        self.numbers.nodes += 1;
+        let name = format!("{}-{}", self.cluster.name_any(), self.numbers.nodes);
+        let record = Record { shard: shard.0, is_spare, ..Record::default() };
+        self.records.insert(name.clone(), record.clone());
+        self.save()?;
+        self.start_pod(&name, shard.0)?;
+        Ok(self.member(&name, &record))
     }
 
     fn member(&self, name: &str, record: &Record) -> Member {
@@ -264,6 +357,7 @@ impl Pods {
             bus_port: spec.bus_port(),
             hostname: objects::hostname(&self.cluster, name),
             is_leaving: record.is_leaving,
+            is_spare: record.is_spare,
             ..Member::default()
         };
         let Some(pod) = self.pods.get(name) else { return member };
@@ -279,13 +373,15 @@ impl Pods {
             let has_ended = state.is_some_and(|state| state.terminated.is_some());
             has_ended || (container.restart_count > 0 && !is_running)
         });
+        let machine = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
         let template = objects::pod(&self.cluster, name, record.shard).annotations()[TEMPLATE_ANNOTATION].clone();
         Member {
             host: status.and_then(|status| status.pod_ip.clone()).unwrap_or_default(),
             is_running: !has_ended && !has_crashed,
             restarts_itself: !has_ended,
             restarts_empty: spec.persistence.is_none(),
-            is_ending: pod.metadata.deletion_timestamp.is_some(),
+            is_ending: pod.metadata.deletion_timestamp.is_some() || self.pending.is_deleted(pod),
+            is_lost: machine.is_some_and(|machine| self.watched.is_lost(machine)),
             is_outdated: pod.annotations().get(TEMPLATE_ANNOTATION) != Some(&template),
             ..member
         }
@@ -295,12 +391,11 @@ impl Pods {
 impl Backend for Pods {
     fn list(&mut self) -> io::Result<Vec<Member>> {
         self.load()?;
-        let selected = ListParams::default().labels(&objects::selector(&self.cluster.name_any()));
-        let pods = self.connection.wait(self.api::<Pod>().list(&selected))?;
-        for pod in &pods.items {
-            self.check_owner(pod)?;
+        let pods = self.watched.pods_of(&self.cluster.name_any());
+        for pod in &pods {
+            self.check_owner(&**pod)?;
         }
-        self.pods = pods.items.into_iter().map(|pod| (pod.name_any(), pod)).collect();
+        self.pods = self.pending.apply(pods);
         self.adopt()?;
         let mut members: Vec<Member> = self.records.iter().map(|(name, record)| self.member(name, record)).collect();
         // `c-10` follows `c-9`.
@@ -315,33 +410,38 @@ impl Backend for Pods {
     }
 
     fn start(&mut self, shard: ShardId) -> io::Result<Member> {
-        self.numbers.nodes += 1;
-        let name = format!("{}-{}", self.cluster.name_any(), self.numbers.nodes);
-        let record = Record { shard: shard.0, is_leaving: false };
-        self.records.insert(name.clone(), record.clone());
-        self.save()?;
-        self.start_pod(&name, shard.0)?;
-        Ok(self.member(&name, &record))
+        self.start_with(shard, false)
+    }
+
+    fn start_spare(&mut self) -> io::Result<Member> {
+        let shard = self.new_shard()?;
+        self.start_with(shard, true)
+    }
+
+    fn use_spare(&mut self, name: &str) -> io::Result<()> {
+        let record = self.records.get_mut(name);
+        record.ok_or_else(|| io::Error::other(format!("{name} has no record")))?.is_spare = false;
+        self.save()
     }
 
     fn restart(&mut self, name: &str) -> io::Result<()> {
         let record = self.records.get(name).cloned();
         let record = record.ok_or_else(|| io::Error::other(format!("{name} has no record")))?;
-        match self.pods.get(name) {
+        match self.pods.get(name).cloned() {
             // A pod that has ended is in the way of its successor.
-            Some(pod) => self.delete::<Pod>(name, pod.uid()),
+            Some(pod) => self.delete_pod(&pod),
             None => self.start_pod(name, record.shard),
         }
     }
 
     fn replace(&mut self, name: &str) -> io::Result<()> {
-        let Some(pod) = self.pods.get(name) else { return Ok(()) };
-        self.delete::<Pod>(name, pod.uid())
+        let Some(pod) = self.pods.get(name).cloned() else { return Ok(()) };
+        self.delete_pod(&pod)
     }
 
     fn remove(&mut self, name: &str) -> io::Result<()> {
-        if let Some(pod) = self.pods.get(name) {
-            self.delete::<Pod>(name, pod.uid())?;
+        if let Some(pod) = self.pods.get(name).cloned() {
+            self.delete_pod(&pod)?;
         }
         self.delete::<PersistentVolumeClaim>(name, None)?;
         self.records.remove(name);
@@ -353,5 +453,51 @@ impl Backend for Pods {
             record.is_leaving = is_leaving;
         }
         self.save()
+    }
+}
+
+impl acl::Source for Pods {
+    fn author_file(&self) -> io::Result<String> {
+        let secret = self.cluster.spec.acl_secret.as_deref().unwrap_or_default();
+        let file = self.secret_key(secret, acl::FILE)?;
+        file.ok_or_else(|| io::Error::other(format!("secret {secret} has no key {}", acl::FILE)))
+    }
+
+    fn login(&self) -> io::Result<Access> {
+        self.access()
+    }
+
+    fn own_secret(&self) -> io::Result<Option<Secret>> {
+        self.connection.wait(self.api::<Secret>().get_opt(&acl::secret_name(&self.cluster.name_any())))
+    }
+
+    fn write_own_secret(&self, text: &str) -> io::Result<()> {
+        self.apply(&acl::secret(&self.cluster, text))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::objects::tests::cluster;
+
+    fn pod(name: &str, uid: &str) -> Arc<Pod> {
+        let mut pod = objects::pod(&cluster(), name, 1);
+        pod.metadata.uid = Some(uid.to_owned());
+        Arc::new(pod)
+    }
+
+    #[test]
+    fn own_changes_count_before_the_watch_shows_them() {
+        let mut pending = Pending::default();
+        pending.deleted.insert("c-1".into(), "a".into());
+        pending.created.insert("c-2".into(), (pod("c-2", "b"), Instant::now()));
+        let pods = pending.apply(vec![pod("c-1", "a")]);
+        assert_eq!(pods.keys().collect::<Vec<_>>(), ["c-1", "c-2"]);
+        assert!(pending.is_deleted(&pods["c-1"]) && !pending.is_deleted(&pods["c-2"]));
+        // The successor is another pod, and one that the watch has shown may disappear.
+        let pods = pending.apply(vec![pod("c-1", "c"), pod("c-2", "b")]);
+        assert!(!pending.is_deleted(&pods["c-1"]));
+        assert_eq!(pending.apply(vec![]).len(), 0);
     }
 }

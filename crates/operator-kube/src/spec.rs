@@ -57,13 +57,23 @@ pub struct KvickClusterSpec {
     #[schemars(range(min = 1, max = 55535))]
     pub port: u16,
     /// Secret with the key `password`: the password of the default user, for clients and between nodes. It must not
-    /// change while pods run.
+    /// change while pods run. With `aclSecret`, the key `username` names the user of the operator, of replication and
+    /// of backups.
     pub password_secret: Option<String>,
+    /// Secret with the key `users.acl`: the users and their rights, as in an ACL file. A change is loaded by all nodes
+    /// without restarts.
+    pub acl_secret: Option<String>,
     /// Secret with the keys `tls.crt`, `tls.key` and `ca.crt`. With it, clients and nodes use TLS only. The certificate
     /// must be valid for the host names of pods, `*.NAME-nodes.NAMESPACE.svc`.
     pub tls_secret: Option<String>,
     /// Where data is kept. Without it, the data of a pod ends with the pod.
     pub persistence: Option<Persistence>,
+    /// Backups of the data. Without it, there are none.
+    pub backup: Option<Backup>,
+    /// Pods that run and have joined as nodes without slots, so that a new shard need not wait for one.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = 100))]
+    pub warm_spares: u32,
     /// Further directives of the servers.
     #[serde(default)]
     pub config: BTreeMap<String, String>,
@@ -148,6 +158,54 @@ pub struct Persistence {
     pub storage_class: Option<String>,
 }
 
+/// Backups of a cluster, by a CronJob with the program `kvick-backup`.
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Backup {
+    /// When, in the format of cron and the time zone of the controller manager, such as `0 */6 * * *`.
+    pub schedule: String,
+    /// Backups that are kept; older ones are removed.
+    #[serde(default = "default_keep")]
+    #[schemars(range(min = 1, max = 10000))]
+    pub keep: u32,
+    /// Where backups are kept.
+    pub destination: Destination,
+    /// Container image with `kvick-backup`. Without it, that of the servers.
+    pub image: Option<String>,
+    /// Program of the container and its first arguments, before those of the operator.
+    #[serde(default = "default_backup_command")]
+    pub command: Vec<String>,
+    /// Resources of the pod that makes a backup.
+    #[serde(default)]
+    pub resources: ResourceRequirements,
+}
+
+/// Where backups are kept: one of the two.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Destination {
+    /// An object storage with the protocol of S3.
+    pub s3: Option<S3>,
+    /// Name of a volume claim. Backups are in the directory with the name of the cluster.
+    pub volume_claim: Option<String>,
+}
+
+/// An object storage with the protocol of S3.
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct S3 {
+    /// Name of the bucket.
+    pub bucket: String,
+    /// First part of the names of objects. Without it, the name of the cluster.
+    pub prefix: Option<String>,
+    /// URL of the storage, if it is not that of Amazon.
+    pub endpoint: Option<String>,
+    /// Region.
+    pub region: Option<String>,
+    /// Secret with the keys `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY`.
+    pub credentials_secret: String,
+}
+
 /// What the operator says about a cluster.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -162,7 +220,9 @@ pub struct KvickClusterStatus {
     pub selector: String,
     /// The shards.
     pub shards: Vec<ShardStatus>,
-    /// `Ready`, `Progressing` and `SpecValid`.
+    /// Pods that wait as nodes without slots, and have joined.
+    pub warm_spares_ready: u32,
+    /// `Ready`, `Progressing` and `SpecValid`; with `aclSecret` also `AclLoaded`.
     pub conditions: Vec<Condition>,
 }
 
@@ -184,6 +244,14 @@ pub struct ShardStatus {
 
 fn default_command() -> Vec<String> {
     vec!["kvick-server".to_owned()]
+}
+
+fn default_keep() -> u32 {
+    7
+}
+
+fn default_backup_command() -> Vec<String> {
+    vec!["kvick-backup".to_owned()]
 }
 
 fn default_port() -> u16 {
@@ -238,6 +306,12 @@ impl KvickClusterSpec {
                 return Err(rule);
             }
         }
+        if let Some(backup) = &self.backup {
+            backup.validate()?;
+        }
+        if self.acl_secret.is_some() && self.password_secret.is_none() {
+            return Err("aclSecret needs a passwordSecret: the operator and the nodes log in with it".to_owned());
+        }
         let is_plain = |text: &String| !text.contains(['\n', '\r', '"', '\\']);
         match self.config.iter().find(|(name, value)| !is_plain(name) || !is_plain(value) || name.contains(' ')) {
             Some((name, _)) => Err(format!("config: {name:?} has a quotation mark, a backslash or a line break")),
@@ -260,6 +334,33 @@ impl KvickClusterSpec {
             quiet: Duration::from_secs(self.autoscale.quiet_seconds.into()),
             ..Policy::default()
         }
+    }
+}
+
+impl Backup {
+    fn validate(&self) -> Result<(), String> {
+        let Destination { s3, volume_claim } = &self.destination;
+        let fields = self.schedule.split_whitespace().count();
+        let has_fields = fields == 5 || (fields == 1 && self.schedule.starts_with('@'));
+        let is_name = |text: &str| {
+            !text.is_empty() && text.chars().all(|letter| letter.is_ascii_alphanumeric() || "-_./".contains(letter))
+        };
+        let names = s3.iter().flat_map(|s3| [Some(s3.bucket.as_str()), s3.prefix.as_deref()]).flatten();
+        for (is_valid, rule) in [
+            (
+                has_fields,
+                "backup.schedule must have five fields, as in cron, or be one of @hourly, @daily and the like",
+            ),
+            (self.keep >= 1, "backup.keep must be at least 1"),
+            (!self.command.is_empty(), "backup.command must not be empty"),
+            (s3.is_some() != volume_claim.is_some(), "backup.destination needs either s3 or volumeClaim"),
+            (names.into_iter().all(is_name), "backup.destination.s3: bucket and prefix must be plain names"),
+        ] {
+            if !is_valid {
+                return Err(rule.to_owned());
+            }
+        }
+        Ok(())
     }
 }
 
@@ -318,5 +419,15 @@ pub(crate) mod tests {
         let mut broken = spec();
         broken.config.insert("save".into(), "\"\nport 1".into());
         assert!(broken.validate().is_err());
+        let mut broken = spec();
+        broken.acl_secret = Some("users".into());
+        assert!(broken.validate().expect_err("an error").contains("passwordSecret"));
+        let backup = serde_json::json!({ "schedule": "0 * * * *", "destination": { "volumeClaim": "backups" } });
+        let backup: Backup = serde_json::from_value(backup).expect("backups");
+        assert_eq!(backup.validate(), Ok(()));
+        let nowhere = Backup { destination: Destination::default(), ..backup.clone() };
+        assert!(nowhere.validate().expect_err("an error").contains("either"));
+        let never = Backup { schedule: "hourly".into(), ..backup };
+        assert!(never.validate().expect_err("an error").contains("schedule"));
     }
 }

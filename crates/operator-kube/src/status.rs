@@ -1,5 +1,6 @@
 //! What the status of a cluster says, as a function of what was observed and done.
 
+use crate::acl::Progress;
 use crate::objects;
 use crate::spec::{KvickClusterSpec, KvickClusterStatus, ShardStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -18,6 +19,8 @@ pub struct Situation<'a> {
     pub state: &'a State,
     /// What was done in this step.
     pub tasks: &'a [Task],
+    /// How far the users of `aclSecret` are, if there is one.
+    pub users: Option<&'a Progress>,
     /// The status before.
     pub before: &'a KvickClusterStatus,
 }
@@ -27,6 +30,8 @@ pub fn reason(operation: &Operation) -> &'static str {
     match operation {
         Operation::StartShard => "StartShard",
         Operation::StartReplica(_) => "StartReplica",
+        Operation::StartSpare => "StartSpare",
+        Operation::UseSpare(_) => "UseSpare",
         Operation::Restart(_) => "Restart",
         Operation::Replace(_) => "Replace",
         Operation::Remove(_) => "Remove",
@@ -71,6 +76,7 @@ impl Situation<'_> {
         let active = shards.iter().filter(|shard| !shard.is_leaving);
         let (count, empty) = (active.clone().count() as u32, active.clone().filter(|shard| shard.slots == 0).count());
         let lacks_replicas = active.clone().any(|shard| shard.replicas_ready < self.spec.replicas_per_shard);
+        let lacks_spares = self.spares_ready() < self.spec.warm_spares;
         let is_moving = self.state.answering().any(|(_, facts)| !facts.exports.is_empty());
         let was_created = self.before.phase != "Creating" && !self.before.phase.is_empty();
         if !was_created && (!is_serving || lacks_replicas || empty > 0) {
@@ -79,11 +85,30 @@ impl Situation<'_> {
             "Upgrading"
         } else if empty > 0 || is_moving || shards.len() as u32 > count || !policy_allows(&policy, count) {
             "Scaling"
-        } else if !is_serving || lacks_replicas || !self.state.is_settled() {
+        } else if !is_serving || lacks_replicas {
+            "Healing"
+        } else if lacks_spares {
+            "Scaling"
+        } else if !self.state.is_settled() {
             "Healing"
         } else {
             "Running"
         }
+    }
+
+    fn spares_ready(&self) -> u32 {
+        self.state.spares().filter(|node| self.state.is_ready_spare(node)).count() as u32
+    }
+
+    /// The condition about users, if they come from a secret.
+    fn users_condition(&self) -> Option<Condition> {
+        let (is_loaded, reason, message) = match self.users? {
+            Progress::Loaded => (true, "Loaded", "all nodes have the users of the secret".to_owned()),
+            Progress::Loading(0) => (false, "Loading", "there are no users yet".to_owned()),
+            Progress::Loading(nodes) => (false, "Loading", format!("{nodes} nodes have other users")),
+            Progress::Refused(problem) => (false, "Invalid", problem.clone()),
+        };
+        Some(self.condition("AclLoaded", is_loaded, reason, message))
     }
 
     /// The status now.
@@ -105,17 +130,20 @@ impl Situation<'_> {
             count => format!("{count} slots are not served"),
         };
         let ready_reason = if is_serving { "Serving" } else { "SlotsUnserved" };
+        let mut conditions = vec![
+            self.condition("Ready", is_serving, ready_reason, ready),
+            self.condition("Progressing", is_progressing, phase, progress),
+            self.condition("SpecValid", true, "Valid", String::new()),
+        ];
+        conditions.extend(self.users_condition());
         KvickClusterStatus {
             observed_generation: self.generation,
             phase: phase.to_owned(),
             shard_count: shards.len() as u32,
             selector: objects::selector(self.name),
             shards,
-            conditions: vec![
-                self.condition("Ready", is_serving, ready_reason, ready),
-                self.condition("Progressing", is_progressing, phase, progress),
-                self.condition("SpecValid", true, "Valid", String::new()),
-            ],
+            warm_spares_ready: self.spares_ready(),
+            conditions,
         }
     }
 
@@ -165,7 +193,7 @@ mod tests {
 
     fn status(node: Node, before: &KvickClusterStatus) -> KvickClusterStatus {
         let state = State { nodes: vec![node], ..State::default() };
-        Situation { name: "c", generation: 3, spec: &spec(), state: &state, tasks: &[], before }.status()
+        Situation { name: "c", generation: 3, spec: &spec(), state: &state, tasks: &[], users: None, before }.status()
     }
 
     #[test]

@@ -31,6 +31,10 @@ pub struct Member {
     pub restarts_empty: bool,
     /// Whether it was started with settings that have changed since.
     pub is_outdated: bool,
+    /// Whether it waits without slots until a new shard is needed. Its shard does not count before.
+    pub is_spare: bool,
+    /// Whether its machine has not been heard of, so that its process may run or not.
+    pub is_lost: bool,
 }
 
 impl Member {
@@ -54,6 +58,14 @@ pub trait Backend {
     fn replace(&mut self, name: &str) -> io::Result<()>;
     /// Ends the process of a node, and deletes its data.
     fn remove(&mut self, name: &str) -> io::Result<()>;
+    /// Starts a node that waits without slots until a new shard is needed.
+    fn start_spare(&mut self) -> io::Result<Member> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+    /// Makes such a node the first one of its shard.
+    fn use_spare(&mut self, _name: &str) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
     /// Notes that a shard is being drained, or no longer.
     fn set_leaving(&mut self, shard: ShardId, is_leaving: bool) -> io::Result<()>;
 }

@@ -24,6 +24,8 @@ pub fn execute(
             backend.start(shard).map(drop)
         }
         Operation::StartReplica(shard) => backend.start(*shard).map(drop),
+        Operation::StartSpare => backend.start_spare().map(drop),
+        Operation::UseSpare(name) => backend.use_spare(name),
         Operation::Restart(name) => backend.restart(name),
         Operation::Replace(name) => backend.replace(name),
         Operation::Remove(name) => backend.remove(name),
@@ -69,6 +71,8 @@ impl Display for Operation {
         match self {
             Operation::StartShard => write!(f, "start a shard"),
             Operation::StartReplica(shard) => write!(f, "start a replica of {shard}"),
+            Operation::StartSpare => write!(f, "start a spare"),
+            Operation::UseSpare(name) => write!(f, "make {name} a shard"),
             Operation::Restart(name) => write!(f, "restart {name}"),
             Operation::Replace(name) => write!(f, "replace {name}"),
             Operation::Remove(name) => write!(f, "remove {name}"),

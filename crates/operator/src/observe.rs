@@ -23,7 +23,9 @@ const SMOOTHING_S: f64 = 1.5;
 /// How to get in.
 #[derive(Clone, Default)]
 pub struct Access {
-    /// Password of the default user, if there is one.
+    /// User; without one, the default user.
+    pub username: Option<String>,
+    /// Its password, if it has one.
     pub password: Option<String>,
     /// How connections are encrypted, if they are. Certificates are checked for the host names of nodes that have one.
     pub tls: Option<TlsSettings>,
@@ -121,6 +123,7 @@ impl Known {
             let settings = ClientSettings {
                 connect_timeout: LIMIT_MS,
                 request_timeout: LIMIT_MS,
+                username: access.username.clone(),
                 password: access.password.clone(),
                 ..ClientSettings::default()
             };

@@ -28,6 +28,10 @@ pub enum Operation {
     StartShard,
     /// Start a replica.
     StartReplica(ShardId),
+    /// Start a node that waits until a new shard is needed.
+    StartSpare,
+    /// Make such a node a shard.
+    UseSpare(String),
     /// Start a process again.
     Restart(String),
     /// End a process that was started with old settings. It starts again with its data.
@@ -94,8 +98,8 @@ struct Step<'a> {
     tasks: Vec<Task>,
 }
 
-/// What to do now.
-pub fn step(state: &State, plan: &Plan, memory: &mut Memory) -> Vec<Task> {
+/// What to do now. `spares` nodes are to wait for new shards.
+pub fn step(state: &State, plan: &Plan, spares: u32, memory: &mut Memory) -> Vec<Task> {
     let mut step = Step { state, owners: state.owners(), memory, tasks: Vec::new() };
     step.heal();
     step.join();
@@ -103,6 +107,7 @@ pub fn step(state: &State, plan: &Plan, memory: &mut Memory) -> Vec<Task> {
     step.forget();
     step.replicate();
     step.carry_out(plan);
+    step.keep_spares(spares as usize);
     step.upgrade();
     let at = state.at;
     step.memory.done.retain(|_, then| at.saturating_sub(*then) < HANDOVER_REPEAT);
@@ -125,23 +130,29 @@ impl<'a> Step<'a> {
     }
 
     /// Starts processes again that have ended. A replica of a primary that has ended takes over first: the primary may
-    /// have lost its data.
+    /// have lost its data. The same if the machine of the primary is lost; then, the replica must not hear from it.
     fn heal(&mut self) {
-        for node in self.state.nodes.iter().filter(|node| !node.member.is_running) {
+        let is_lost = |node: &Node| node.member.is_lost && node.facts.is_none();
+        for node in self.state.nodes.iter().filter(|node| !node.member.is_running || is_lost(node)) {
             let (name, shard) = (&node.member.name, node.member.shard);
             let is_primary = self.primary(shard).is_some_and(|primary| primary.member.name == *name);
             let replicas = self.state.of_shard(shard).filter_map(|node| Some((node, node.facts.as_ref()?)));
+            let hears = |facts: &Facts| node.member.is_running && facts.is_synchronized;
             let best = replicas
-                .filter(|(_, facts)| may_take_over(facts))
+                .filter(|(_, facts)| may_take_over(facts) && !hears(facts))
                 .max_by_key(|(_, facts)| facts.offset)
                 .map(|(node, _)| node.member.name.clone());
             if let Some(replica) = best.filter(|_| is_primary) {
                 if self.memory.is_due(self.state.at, format!("take over {replica}")) {
-                    self.push(Operation::TakeOver(replica), format!("the process of its primary {name} has ended"));
+                    let reason = match node.member.is_running {
+                        true => format!("the machine of its primary {name} is lost"),
+                        false => format!("the process of its primary {name} has ended"),
+                    };
+                    self.push(Operation::TakeOver(replica), reason);
                 }
                 continue;
             }
-            if !node.member.restarts_itself {
+            if !node.member.restarts_itself && !is_lost(node) {
                 self.restart(name, is_primary, shard);
             }
         }
@@ -267,7 +278,7 @@ impl<'a> Step<'a> {
         for planned in &plan.steps {
             let reason = planned.reason.clone();
             match &planned.action {
-                Action::Start { shards } => (0..*shards).for_each(|_| self.push(Operation::StartShard, &*reason)),
+                Action::Start { shards } => (0..*shards).for_each(|_| self.start_shard(&reason)),
                 Action::Drain { shard } => self.push(Operation::SetLeaving(*shard, true), reason),
                 Action::Keep { shard } => self.push(Operation::SetLeaving(*shard, false), reason),
                 Action::Stop { shard } => self.remove_shard(*shard, &reason),
@@ -309,6 +320,29 @@ impl<'a> Step<'a> {
         }
     }
 
+    /// Makes a spare a shard, or starts a new node for one.
+    fn start_shard(&mut self, reason: &str) {
+        let mut ready = self.state.spares().filter(|node| self.state.is_ready_spare(node));
+        let use_spare = |node: &Node| Operation::UseSpare(node.member.name.clone());
+        let next = ready.find(|node| self.tasks.iter().all(|task| task.operation != use_spare(node))).map(use_spare);
+        self.push(next.unwrap_or(Operation::StartShard), reason);
+    }
+
+    /// Starts or removes spares until there are as many as wanted.
+    fn keep_spares(&mut self, wanted: usize) {
+        let is_complete = self.owners.iter().all(Option::is_some) && self.owners.len() == SLOTS;
+        let is_used = |name: &String| self.tasks.iter().any(|task| task.operation == Operation::UseSpare(name.clone()));
+        let spares: Vec<String> =
+            self.state.spares().map(|node| node.member.name.clone()).filter(|name| !is_used(name)).collect();
+        // A cluster that has no slots yet needs its shards first.
+        for _ in spares.len()..if is_complete { wanted } else { 0 } {
+            self.push(Operation::StartSpare, "it waits until a new shard is needed");
+        }
+        for name in spares.into_iter().skip(wanted) {
+            self.push(Operation::Remove(name), "fewer spares are wanted");
+        }
+    }
+
     /// Replaces the next node that has old settings, one at a time and only while nothing else is under way: replicas
     /// first. A primary hands over to a replica that has its data, and is a replica itself then. Only a primary that
     /// has no replica starts again as one.
@@ -329,7 +363,9 @@ impl<'a> Step<'a> {
             state.of_shard(primary.member.shard).filter(move |node| node.member.name != name)
         };
         // Data that exists only once and not on a volume would be lost.
-        let is_possible = |primary: &Node| !primary.member.restarts_empty || replicas_of(primary).next().is_some();
+        let is_possible = |primary: &Node| {
+            !primary.member.restarts_empty || primary.member.is_spare || replicas_of(primary).next().is_some()
+        };
         let Some((primary, facts)) = outdated().find(|(primary, _)| is_possible(primary)) else { return };
         let replicas = replicas_of(primary);
         let Some(best) = replicas.max_by_key(|node| node.facts.as_ref().map_or(0, |facts| facts.offset)) else {
@@ -351,7 +387,8 @@ impl<'a> Step<'a> {
     fn remove_shard(&mut self, shard: ShardId, reason: &str) {
         let owns = self.owners.iter().flatten().any(|owner| owner.member.shard == shard);
         // The keys of slots that have moved are deleted in the background.
-        let has_keys = self.state.of_shard(shard).any(|node| node.facts.as_ref().is_none_or(|facts| facts.keys > 0));
+        let may_have_keys = |node: &Node| node.facts.as_ref().map_or(!node.member.is_lost, |facts| facts.keys > 0);
+        let has_keys = self.state.of_shard(shard).any(may_have_keys);
         if owns || has_keys {
             return;
         }

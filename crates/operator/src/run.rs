@@ -61,7 +61,7 @@ pub fn run(path: &Path, view: &mut dyn View) -> io::Result<()> {
     file.has_changed();
     let mut config = Config::read(path)?;
     let mut backend = Local::open(config.clone())?;
-    let mut observer = Observer::new(Access { password: config.password.clone(), tls: None });
+    let mut observer = Observer::new(Access { password: config.password.clone(), ..Access::default() });
     let mut planner = Planner::new(config.policy());
     let mut memory = Memory::default();
     let mut picture = Picture::default();
@@ -91,7 +91,7 @@ pub fn run(path: &Path, view: &mut dyn View) -> io::Result<()> {
             }
         }
         let plan = planner.plan(&state.observation(config.limits.workers_max));
-        for task in step(&state, &plan, &mut memory) {
+        for task in step(&state, &plan, 0, &mut memory) {
             let outcome = execute(&task.operation, &state, &mut backend, &mut observer);
             let text = match outcome {
                 Ok(()) => format!("{}: {}", task.operation, task.reason),

@@ -156,9 +156,23 @@ impl State {
         self.nodes.iter().filter(move |node| node.member.shard == shard)
     }
 
-    /// All shards.
+    /// All shards. Nodes that wait for one do not count.
     pub fn shards(&self) -> BTreeSet<ShardId> {
-        self.nodes.iter().map(|node| node.member.shard).collect()
+        self.nodes.iter().filter(|node| !node.member.is_spare).map(|node| node.member.shard).collect()
+    }
+
+    /// Nodes that wait for a shard.
+    pub fn spares(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.iter().filter(|node| node.member.is_spare)
+    }
+
+    /// Whether a node waits for a shard and can be one at once: it knows the cluster, and the cluster knows it.
+    pub fn is_ready_spare(&self, node: &Node) -> bool {
+        let owned = self.owners().iter().flatten().count();
+        let has_joined = |facts: &Facts| facts.slots() >= owned && self.has_joined(&facts.id);
+        node.member.is_spare
+            && !node.member.is_ending
+            && node.facts.as_ref().is_some_and(|facts| facts.primary.is_none() && has_joined(facts))
     }
 
     /// The node that a peer is. A node that does not answer is known by its host name or its address.
@@ -179,7 +193,7 @@ impl State {
 
     /// Peers that own slots, but whose nodes do not exist any more. That is only certain if all nodes answer.
     pub fn lost_owners(&self) -> BTreeSet<&str> {
-        if self.nodes.iter().any(|node| node.facts.is_none()) {
+        if self.nodes.iter().any(|node| node.facts.is_none() && !node.member.is_spare) {
             return BTreeSet::new();
         }
         let peers = self.answering().flat_map(|(_, facts)| &facts.peers);
@@ -191,7 +205,8 @@ impl State {
     /// the data of their primaries, and no slots move.
     pub fn is_settled(&self) -> bool {
         let owners = self.owners();
-        self.nodes.iter().all(|node| {
+        // A spare that does not answer yet disturbs nothing.
+        self.nodes.iter().filter(|node| !node.member.is_spare || node.facts.is_some()).all(|node| {
             let Some(facts) = node.facts.as_ref().filter(|_| node.member.is_running && !node.member.is_ending) else {
                 return false;
             };

@@ -30,9 +30,9 @@ impl Default for Limits {
             layers: &[
                 &["resp", "usage", "metrics", "load", "planner"],
                 &["store", "operator"],
-                &["rdb", "script", "runtime", "cluster", "forward", "operator-kube"],
+                &["rdb", "script", "runtime", "cluster", "forward"],
                 &["commands", "config", "http", "otlp", "simulator", "backup"],
-                &["core", "process", "page"],
+                &["core", "process", "page", "operator-kube"],
                 &["acl", "scripting", "net"],
                 &["durability", "cluster-bus"],
                 &["replication"],

@@ -74,6 +74,8 @@ impl ControlPlane {
                 "--token-auth-file=tokens.csv",
                 "--authorization-mode=RBAC,Node",
                 "--disable-admission-plugins=ServiceAccount",
+                "--default-not-ready-toleration-seconds=2",
+                "--default-unreachable-toleration-seconds=2",
             ],
         );
         let client = plane.client(runtime);
@@ -88,9 +90,12 @@ impl ControlPlane {
                 "--bind-address=127.0.0.1",
                 &format!("--secure-port={metrics}"),
                 "--cert-dir=certs",
+                // A machine is lost soon, so that tests need not wait long for it.
+                "--node-monitor-period=1s",
+                "--node-monitor-grace-period=12s",
                 // Endpoints of services may not have loopback addresses, and pods have no other ones here.
-                "--controllers=garbage-collector-controller,disruption-controller,\
-                 persistentvolumeclaim-protection-controller",
+                "--controllers=garbage-collector-controller,disruption-controller,cronjob-controller,job-controller,\
+                 node-lifecycle-controller,taint-eviction-controller,persistentvolumeclaim-protection-controller",
             ],
         );
         plane

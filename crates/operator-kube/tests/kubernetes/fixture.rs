@@ -3,6 +3,7 @@
 use crate::control_plane::{ControlPlane, NAMESPACE, programs};
 use crate::kubelet::Kubelet;
 use crate::support::{self, wait};
+use k8s_openapi::api::batch::v1::{CronJob, Job};
 use k8s_openapi::api::core::v1::{Event, Namespace, PersistentVolumeClaim, Pod, Secret, Service};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -17,14 +18,18 @@ use kvick_testing::free_port;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use serde::de::DeserializeOwned;
 use serde_json::json;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use tokio::runtime::{Handle, Runtime};
 
 const PASSWORD: &str = "it's a \"secret\"";
+/// User and password of operators that have one of their own.
+pub const OPERATOR: (&str, &str) = ("operator", "their-secret");
 
 /// The control plane, the kubelet and an operator.
 pub struct Fixture {
@@ -33,6 +38,7 @@ pub struct Fixture {
     plane: ControlPlane,
     client: Client,
     server: PathBuf,
+    metrics_port: u16,
     runtime: Runtime,
 }
 
@@ -60,16 +66,19 @@ impl Fixture {
             return None;
         };
         let server = PathBuf::from(env!("CARGO_BIN_EXE_kvick-operator")).with_file_name("kvick-server");
-        if !server.is_file() {
-            eprintln!("LEFT OUT: kvick-server is absent; build it first (cargo build -p kvick-server).");
-            return None;
+        for program in [&server, &server.with_file_name("kvick-backup")] {
+            if !program.is_file() {
+                eprintln!("LEFT OUT: {} is absent; build it first (cargo build --bins).", program.display());
+                return None;
+            }
         }
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.expect("a runtime");
         let plane = ControlPlane::start(&programs, runtime.handle());
         let client = plane.client(runtime.handle());
         let kubelet = Kubelet::start(client.clone(), plane.dir().to_owned());
-        let mut fixture = Fixture { operator: None, kubelet, plane, client, server, runtime };
+        let metrics_port = free_port();
+        let mut fixture = Fixture { operator: None, kubelet, plane, client, server, metrics_port, runtime };
         fixture.install();
         fixture.start_operator();
         Some(fixture)
@@ -90,9 +99,8 @@ impl Fixture {
             };
             self.run(api.create(&PostParams::default(), &object));
         }
-        let secret = json!({ "metadata": { "name": "made-password" }, "stringData": { "password": PASSWORD } });
-        let secret: Secret = serde_json::from_value(secret).expect("a secret");
-        self.run(self.api::<Secret>().create(&PostParams::default(), &secret));
+        self.write_secret("made-password", &[("password", PASSWORD)]);
+        self.write_secret("own-user", &[("username", OPERATOR.0), ("password", OPERATOR.1)]);
         let clusters = self.api::<KvickCluster>();
         wait("the resource is served", || self.runtime.block_on(clusters.list(&ListParams::default())).is_ok());
     }
@@ -107,6 +115,56 @@ impl Fixture {
         K::DynamicType: Default,
     {
         Api::namespaced(self.client.clone(), NAMESPACE)
+    }
+
+    /// Creates or changes a secret.
+    pub fn write_secret(&self, name: &str, data: &[(&str, &str)]) {
+        let data: BTreeMap<&str, &str> = data.iter().copied().collect();
+        let secret = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name }, "stringData": data });
+        let parameters = PatchParams::apply("test").force();
+        self.run(self.api::<Secret>().patch(name, &parameters, &Patch::Apply(&secret)));
+    }
+
+    /// Creates a volume claim. Returns the directory that pods get.
+    pub fn create_claim(&self, name: &str) -> PathBuf {
+        let requests = json!({ "storage": "1Gi" });
+        let spec = json!({ "accessModes": ["ReadWriteOnce"], "resources": { "requests": requests } });
+        let claim = json!({ "metadata": { "name": name }, "spec": spec });
+        let claim: PersistentVolumeClaim = serde_json::from_value(claim).expect("a claim");
+        let claim = self.run(self.api().create(&PostParams::default(), &claim));
+        self.plane.dir().join("claims").join(claim.uid().expect("a UID"))
+    }
+
+    /// The program beside the server.
+    pub fn program(&self, name: &str) -> PathBuf {
+        self.server.with_file_name(name)
+    }
+
+    /// Creates a Job from the CronJob of a cluster, as `kubectl create job --from` does, and waits until it succeeds.
+    pub fn run_backup(&self, cluster: &Cluster, job: &str) {
+        let name = format!("{}-backup", cluster.name);
+        wait("there is a CronJob", || self.exists::<CronJob>(&name));
+        let template = self.run(self.api::<CronJob>().get(&name)).spec.job_template;
+        let job = Job {
+            metadata: kube::core::ObjectMeta { name: Some(job.to_owned()), ..template.metadata.unwrap_or_default() },
+            spec: template.spec,
+            ..Job::default()
+        };
+        let job = self.run(self.api().create(&PostParams::default(), &job)).name_any();
+        wait("the backup is made", || {
+            let status = self.run(self.api::<Job>().get(&job)).status.unwrap_or_default();
+            assert_eq!(status.failed.unwrap_or_default(), 0, "the backup has failed");
+            status.succeeded == Some(1)
+        });
+    }
+
+    /// The reply of the operator to a request for a page.
+    pub fn page(&self, path: &str) -> String {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.metrics_port)).expect("a connection");
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: operator\r\nConnection: close\r\n\r\n").expect("a request");
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).expect("a reply");
+        reply
     }
 
     fn log(&self) -> PathBuf {
@@ -128,7 +186,7 @@ impl Fixture {
     }
 
     pub fn start_operator(&mut self) {
-        self.operator = Some(self.operator(&[]));
+        self.operator = Some(self.operator(&["--metrics-port", &self.metrics_port.to_string()]));
     }
 
     pub fn stop_operator(&mut self) {
@@ -174,10 +232,14 @@ impl Fixture {
         });
         let mut spec: KvickClusterSpec = serde_json::from_value(spec).expect("a specification");
         change(&mut spec);
-        let password = spec.password_secret.is_some().then(|| PASSWORD.to_owned());
+        let login = match (&spec.acl_secret, &spec.password_secret) {
+            (Some(_), _) => (Some(OPERATOR.0), Some(OPERATOR.1)),
+            (None, password) => (None, password.as_ref().map(|_| PASSWORD)),
+        };
+        let (username, password) = (login.0.map(str::to_owned), login.1.map(str::to_owned));
         let tls = spec.tls_secret.as_ref().map(|secret| self.create_certificate(secret, name));
         self.run(self.api().create(&PostParams::default(), &KvickCluster::new(name, spec)));
-        Cluster { name: name.to_owned(), port, access: Access { password, tls } }
+        Cluster { name: name.to_owned(), port, access: Access { username, password, tls } }
     }
 
     /// Creates a secret with a certificate for the pods of a cluster. Returns how clients use it.
@@ -218,6 +280,10 @@ impl Fixture {
 
     pub fn has_budget(&self, name: &str) -> bool {
         self.exists::<PodDisruptionBudget>(name)
+    }
+
+    pub fn has_cron_job(&self, name: &str) -> bool {
+        self.exists::<CronJob>(name)
     }
 
     /// Number of volume claims.
@@ -276,6 +342,12 @@ impl Cluster {
         fixture.run(api.patch(&self.name, &PatchParams::default(), &patch));
     }
 
+    /// Changes fields of the specification; null removes one.
+    pub fn change_raw(&self, fixture: &Fixture, spec: &serde_json::Value) {
+        let patch = Patch::Merge(json!({ "spec": spec }));
+        fixture.run(fixture.api::<KvickCluster>().patch(&self.name, &PatchParams::default(), &patch));
+    }
+
     /// Wanted shards, shards, and selector of the /scale subresource.
     pub fn scale(&self, fixture: &Fixture) -> (i32, i32, String) {
         let scale = fixture.run(fixture.api::<KvickCluster>().get_scale(&self.name));
@@ -305,6 +377,23 @@ impl Cluster {
             counts.len() == shards as usize
         });
         counts
+    }
+
+    /// A connection to a node.
+    pub fn client(&self, pods: &Pods) -> Connection {
+        support::connect_with(&pods.endpoints()[0], &self.access).expect("a connection")
+    }
+
+    /// Connections to all nodes that can be reached.
+    pub fn clients(&self, pods: &Pods) -> Vec<Connection> {
+        pods.endpoints().iter().filter_map(|endpoint| support::connect_with(endpoint, &self.access).ok()).collect()
+    }
+
+    /// The message of a condition that has this status.
+    pub fn message(&self, fixture: &Fixture, condition: &str, status: &str) -> Option<String> {
+        let conditions = self.status(fixture).conditions.into_iter();
+        let mut matching = conditions.filter(|other| other.type_ == condition && other.status == status);
+        matching.next().map(|condition| condition.message)
     }
 
     /// A connection to a port where a node answers for all slots.
@@ -368,6 +457,11 @@ impl Pods {
             pod.metadata.deletion_timestamp.is_none() && phase == Some("Running")
         };
         count - self.list().iter().filter(is_there).count()
+    }
+
+    /// Whether a pod was told to end, but has not.
+    pub fn is_ending(&self, name: &str) -> bool {
+        self.list().iter().any(|pod| pod.name_any() == name && pod.metadata.deletion_timestamp.is_some())
     }
 
     pub fn delete(&self, name: &str) {

@@ -1,14 +1,17 @@
 //! A small kubelet: runs the containers of pods as processes, each pod on a loopback address of its own.
 //!
-//! It registers a node, binds pods to it, resolves environment, ConfigMaps, Secrets, claims and empty directories as
-//! folders, probes readiness over HTTP, reports the state, and ends processes with SIGTERM and, after the grace
-//! period, SIGKILL. There are no mounts: paths below a mount in the command line become paths of the folder.
+//! It registers some machines, binds pods to them, resolves environment, ConfigMaps, Secrets, claims and empty
+//! directories as folders, probes readiness over HTTP, reports the state, and ends processes with SIGTERM and, after
+//! the grace period, SIGKILL. There are no mounts: paths below a mount in the command line become paths of the folder.
+//! There is no DNS and no proxy: the address of a service in the command line becomes that of one of its pods.
 
-use k8s_openapi::api::core::v1::{ConfigMap, Container, Node, PersistentVolumeClaim, Pod, Secret, Volume};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, Container, Node, PersistentVolumeClaim, Pod, Secret, SecretKeySelector, Service, Volume,
+};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -18,7 +21,10 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
-const NODE: &str = "loopback";
+const MACHINES: [&str; 3] = ["machine-1", "machine-2", "machine-3"];
+const HEARTBEAT_EVERY: Duration = Duration::from_secs(1);
+/// Time after which files of secrets are written again.
+const REFRESH_EVERY: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 const PROBE_EVERY: Duration = Duration::from_millis(500);
 const PROBE_LIMIT: Duration = Duration::from_millis(500);
@@ -33,8 +39,12 @@ enum Fault {
     Kill(String),
     /// Start it again.
     Resume(String),
-    /// A reboot of the machine: all processes are killed at once, and start again with other addresses.
+    /// A reboot of all machines: processes are killed at once, and start again with other addresses.
     Reboot,
+    /// The machine of a pod stops, and nothing is heard of it.
+    Lose(String),
+    /// All lost machines start again.
+    Find,
 }
 
 /// The kubelet, on a thread of its own. Processes end with it.
@@ -52,8 +62,12 @@ impl Kubelet {
         let noted = Arc::clone(&ended);
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-            let mut machine = Machine { client, dir, pods: HashMap::new(), addresses: 0, ended: noted };
-            runtime.block_on(machine.run(&received));
+            let lost = Arc::default();
+            let heartbeats = tokio::task::LocalSet::new();
+            heartbeats.spawn_local(beat(client.clone(), Arc::clone(&lost)));
+            let (pods, addresses, refreshed_at) = (HashMap::new(), 0, Instant::now());
+            let mut machine = Machine { client, dir, pods, addresses, ended: noted, lost, refreshed_at };
+            runtime.block_on(heartbeats.run_until(machine.run(&received)));
         });
         Kubelet { faults: Some(faults), thread: Some(thread), ended }
     }
@@ -75,6 +89,16 @@ impl Kubelet {
         std::mem::take(&mut *self.ended.lock().expect("a list"))
     }
 
+    /// Stops the machine of a pod.
+    pub fn lose(&self, pod: &str) {
+        self.cause(Fault::Lose(pod.to_owned()));
+    }
+
+    /// Starts machines again that were lost.
+    pub fn find(&self) {
+        self.cause(Fault::Find);
+    }
+
     pub fn reboot(&self) {
         self.cause(Fault::Reboot);
     }
@@ -90,10 +114,13 @@ impl Drop for Kubelet {
 /// A pod that runs here.
 struct Running {
     uid: String,
+    machine: String,
     ip: String,
     dir: PathBuf,
     child: Option<Child>,
     restarts: i32,
+    /// How the process ended last.
+    exit_code: i32,
     /// Whether it must not start.
     is_held: bool,
     ended_at: Option<Instant>,
@@ -115,8 +142,11 @@ impl Running {
     /// Whether the process runs. Notes its end.
     fn is_alive(&mut self) -> bool {
         if let Some(child) = &mut self.child {
-            if matches!(child.try_wait(), Ok(None)) {
-                return true;
+            match child.try_wait() {
+                Ok(None) => return true,
+                // 137 is what a container has that was killed.
+                Ok(Some(status)) => self.exit_code = status.code().unwrap_or(137),
+                Err(_) => self.exit_code = 137,
             }
             self.child = None;
             self.ended_at = Some(Instant::now());
@@ -140,6 +170,28 @@ struct Machine {
     pods: HashMap<String, Running>,
     addresses: u32,
     ended: Arc<Mutex<Vec<(String, String)>>>,
+    lost: Arc<Mutex<HashSet<String>>>,
+    refreshed_at: Instant,
+}
+
+/// Says for all machines but lost ones that they live.
+async fn beat(client: Client, lost: Arc<Mutex<HashSet<String>>>) {
+    let api: Api<Node> = Api::all(client);
+    loop {
+        let lost = lost.lock().expect("a set").clone();
+        for machine in MACHINES.iter().filter(|machine| !lost.contains(**machine)) {
+            // It may not be registered yet.
+            let _ = api.patch_status(machine, &PatchParams::default(), &Patch::Strategic(alive())).await;
+        }
+        tokio::time::sleep(HEARTBEAT_EVERY).await;
+    }
+}
+
+fn alive() -> Value {
+    let now = k8s_openapi::jiff::Timestamp::now().to_string();
+    let ready = json!({ "type": "Ready", "status": "True", "reason": "KubeletReady", "message": "it runs",
+        "lastHeartbeatTime": now, "lastTransitionTime": now });
+    json!({ "status": { "conditions": [ready], "capacity": { "cpu": "64", "memory": "64Gi", "pods": "100" } } })
 }
 
 impl Machine {
@@ -164,15 +216,13 @@ impl Machine {
     }
 
     async fn register(&self) {
-        let node = json!({ "metadata": { "name": NODE, "labels": { "kubernetes.io/hostname": NODE } } });
         let api: Api<Node> = Api::all(self.client.clone());
-        let node: Node = serde_json::from_value(node).expect("a node");
-        api.create(&PostParams::default(), &node).await.expect("a node");
-        let status = json!({ "status": {
-            "conditions": [{ "type": "Ready", "status": "True", "reason": "KubeletReady", "message": "it runs" }],
-            "capacity": { "cpu": "64", "memory": "64Gi", "pods": "100" },
-        }});
-        api.patch_status(NODE, &PatchParams::default(), &Patch::Merge(&status)).await.expect("a node");
+        for machine in MACHINES {
+            let node = json!({ "metadata": { "name": machine, "labels": { "kubernetes.io/hostname": machine } } });
+            let node: Node = serde_json::from_value(node).expect("a node");
+            api.create(&PostParams::default(), &node).await.expect("a node");
+            api.patch_status(machine, &PatchParams::default(), &Patch::Strategic(alive())).await.expect("a node");
+        }
     }
 
     fn suffer(&mut self, fault: &Fault) {
@@ -185,6 +235,12 @@ impl Machine {
             Fault::Resume(name) => {
                 self.pods.get_mut(name).unwrap_or_else(|| panic!("there is no pod {name}")).is_held = false;
             }
+            Fault::Lose(name) => {
+                let machine = self.pods[name].machine.clone();
+                self.pods.values_mut().filter(|pod| pod.machine == machine).for_each(Running::kill_now);
+                self.lost.lock().expect("a set").insert(machine);
+            }
+            Fault::Find => self.lost.lock().expect("a set").clear(),
             Fault::Reboot => {
                 self.pods.values_mut().for_each(Running::kill_now);
                 for name in self.pods.keys().cloned().collect::<Vec<_>>() {
@@ -207,8 +263,16 @@ impl Machine {
     async fn look(&mut self) -> kube::Result<()> {
         let all: Api<Pod> = Api::all(self.client.clone());
         let pods = all.list(&ListParams::default()).await?.items;
+        let lost = self.lost.lock().expect("a set").clone();
         for pod in &pods {
-            self.care(pod).await?;
+            let machine = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
+            if !machine.is_some_and(|machine| lost.contains(machine)) {
+                self.care(pod, &pods, &lost).await?;
+            }
+        }
+        if self.refreshed_at.elapsed() >= REFRESH_EVERY {
+            self.refreshed_at = Instant::now();
+            self.refresh(&pods).await?;
         }
         // They were deleted without a grace period.
         self.pods.retain(|name, running| {
@@ -221,12 +285,41 @@ impl Machine {
         Ok(())
     }
 
-    async fn care(&mut self, pod: &Pod) -> kube::Result<()> {
+    /// Updates the files of secrets of all pods.
+    async fn refresh(&self, pods: &[Pod]) -> kube::Result<()> {
+        let api: Api<Secret> = Api::all(self.client.clone());
+        let secrets = api.list(&ListParams::default()).await?.items;
+        for pod in pods {
+            let Some(running) = self.pods.get(&pod.name_any()).filter(|pod| pod.child.is_some()) else { continue };
+            for volume in pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()) {
+                let name = volume.secret.as_ref().and_then(|source| source.secret_name.as_deref());
+                let secret = secrets.iter().find(|secret| secret.metadata.name.as_deref() == name);
+                if let Some(secret) = secret.filter(|_| name.is_some()) {
+                    write_files(&running.dir.join(&volume.name), secret);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The machine with the fewest pods of the same cluster.
+    fn choose(pod: &Pod, pods: &[Pod], lost: &HashSet<String>) -> &'static str {
+        let cluster = |pod: &Pod| pod.labels().get("kvick.dev/cluster").cloned();
+        let is_there = |other: &Pod, machine: &str| {
+            cluster(other) == cluster(pod)
+                && other.spec.as_ref().is_some_and(|s| s.node_name.as_deref() == Some(machine))
+        };
+        let alive = MACHINES.into_iter().filter(|machine| !lost.contains(*machine));
+        let count = |machine: &str| pods.iter().filter(|other| is_there(other, machine)).count();
+        alive.min_by_key(|machine| count(machine)).expect("a machine")
+    }
+
+    async fn care(&mut self, pod: &Pod, pods: &[Pod], lost: &HashSet<String>) -> kube::Result<()> {
         let name = pod.name_any();
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace().unwrap_or_default());
         if pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_none()) {
             let binding = json!({ "apiVersion": "v1", "kind": "Binding", "metadata": { "name": name },
-                "target": { "apiVersion": "v1", "kind": "Node", "name": NODE } });
+                "target": { "apiVersion": "v1", "kind": "Node", "name": Machine::choose(pod, pods, lost) } });
             api.create_subresource::<Value, Value>("binding", &name, &PostParams::default(), &binding).await?;
             return Ok(());
         }
@@ -239,6 +332,8 @@ impl Machine {
             fs::create_dir_all(&dir).expect("a directory");
             let running = Running {
                 uid,
+                machine: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default(),
+                exit_code: 0,
                 ip,
                 dir,
                 child: None,
@@ -260,7 +355,9 @@ impl Machine {
 
     async fn run_pod(&self, pod: &Pod, running: &mut Running, api: &Api<Pod>) -> kube::Result<()> {
         let container = pod.spec.as_ref().and_then(|spec| spec.containers.first()).expect("a container");
-        let may_start = !running.is_held && running.ended_at.is_none_or(|at| at.elapsed() >= BACK_OFF);
+        let ends = pod.spec.as_ref().is_some_and(|spec| spec.restart_policy.as_deref() == Some("Never"));
+        let has_ended = ends && running.restarts >= 0;
+        let may_start = !has_ended && !running.is_held && running.ended_at.is_none_or(|at| at.elapsed() >= BACK_OFF);
         if !running.is_alive() && may_start {
             running.child = self.spawn(pod, container, running).await?;
             running.restarts += i32::from(running.child.is_some());
@@ -323,12 +420,26 @@ impl Machine {
                 Some("status.podIP") => running.ip.clone(),
                 Some("metadata.name") => pod.name_any(),
                 Some(other) => panic!("the field {other} is not supported"),
-                None => variable.value.clone().unwrap_or_default(),
+                None => {
+                    let reference = variable.value_from.as_ref().and_then(|from| from.secret_key_ref.as_ref());
+                    match (reference, &variable.value) {
+                        (None, value) => value.clone().unwrap_or_default(),
+                        (Some(reference), _) => match self.secret_key(pod, reference).await? {
+                            Some(value) => value,
+                            None if reference.optional == Some(true) => continue,
+                            None => return Ok(None),
+                        },
+                    }
+                }
             };
             environment.insert(&variable.name, value);
         }
-        let words = container.command.iter().flatten().chain(container.args.iter().flatten()).map(|word| {
-            let mut word = word.clone();
+        let mut given = Vec::new();
+        for word in container.command.iter().flatten().chain(container.args.iter().flatten()) {
+            let Some(word) = self.resolve(pod, word).await? else { return Ok(None) };
+            given.push(word);
+        }
+        let words = given.into_iter().map(|mut word| {
             for (name, value) in &environment {
                 word = word.replace(&format!("$({name})"), value);
             }
@@ -355,6 +466,28 @@ impl Machine {
         Ok(child.ok())
     }
 
+    /// The value of a key of a secret.
+    async fn secret_key(&self, pod: &Pod, reference: &SecretKeySelector) -> kube::Result<Option<String>> {
+        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &pod.namespace().unwrap_or_default());
+        let data = secrets.get_opt(&reference.name).await?.and_then(|secret| secret.data);
+        let value = data.and_then(|mut data| data.remove(&reference.key));
+        Ok(value.map(|value| String::from_utf8(value.0).expect("text")))
+    }
+
+    /// The word, or the address of a ready pod for the address of a service; `None` if it has no such pod.
+    async fn resolve(&self, pod: &Pod, word: &str) -> kube::Result<Option<String>> {
+        let Some((name, port)) = word.split_once(".svc:") else { return Ok(Some(word.to_owned())) };
+        let (name, namespace) = name.split_once('.').expect("a service");
+        assert_eq!(pod.namespace().as_deref(), Some(namespace));
+        let services: Api<Service> = Api::namespaced(self.client.clone(), namespace);
+        let selector = services.get(name).await?.spec.and_then(|spec| spec.selector).unwrap_or_default();
+        let selector: Vec<String> = selector.iter().map(|(label, value)| format!("{label}={value}")).collect();
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let pods = pods.list(&ListParams::default().labels(&selector.join(","))).await?.items;
+        let ready = pods.iter().find_map(|pod| self.pods.get(&pod.name_any()).filter(|running| running.is_ready));
+        Ok(ready.map(|running| format!("{}:{port}", running.ip)))
+    }
+
     /// The folder of a volume; `None` if what it has does not exist yet.
     async fn folder(&self, pod: &Pod, volume: &Volume, dir: &Path) -> kube::Result<Option<PathBuf>> {
         let namespace = pod.namespace().unwrap_or_default();
@@ -373,9 +506,7 @@ impl Machine {
             let Some(secret) = secrets.get_opt(source.secret_name.as_deref().unwrap_or_default()).await? else {
                 return Ok(None);
             };
-            for (key, value) in secret.data.iter().flatten() {
-                fs::write(own.join(key), &value.0).expect("a file");
-            }
+            write_files(&own, &secret);
         }
         if let Some(source) = &volume.config_map {
             let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), &namespace);
@@ -388,6 +519,19 @@ impl Machine {
     }
 }
 
+/// Writes the files of a secret that differ.
+fn write_files(folder: &Path, secret: &Secret) {
+    for (key, value) in secret.data.iter().flatten() {
+        let file = folder.join(key);
+        if fs::read(&file).is_ok_and(|old| old == value.0) {
+            continue;
+        }
+        let new = folder.join(format!(".{key}"));
+        fs::write(&new, &value.0).expect("a file");
+        fs::rename(new, file).expect("a file");
+    }
+}
+
 /// What is reported of a pod.
 fn status(pod: &Pod, container: &Container, running: &Running) -> Value {
     let is_running = running.child.is_some();
@@ -396,11 +540,19 @@ fn status(pod: &Pod, container: &Container, running: &Running) -> Value {
     } else if running.restarts < 0 {
         json!({ "waiting": { "reason": "ContainerCreating" }, "running": null, "terminated": null })
     } else {
-        json!({ "terminated": { "exitCode": 137, "reason": "Error" }, "running": null, "waiting": null })
+        let reason = if running.exit_code == 0 { "Completed" } else { "Error" };
+        json!({ "terminated": { "exitCode": running.exit_code, "reason": reason }, "running": null, "waiting": null })
+    };
+    let ends = pod.spec.as_ref().is_some_and(|spec| spec.restart_policy.as_deref() == Some("Never"));
+    let phase = match (running.restarts < 0, is_running || !ends, running.exit_code) {
+        (true, ..) => "Pending",
+        (_, true, _) => "Running",
+        (_, _, 0) => "Succeeded",
+        _ => "Failed",
     };
     let ready = if running.is_ready { "True" } else { "False" };
     json!({
-        "phase": if running.restarts < 0 { "Pending" } else { "Running" },
+        "phase": phase,
         "podIP": running.ip,
         "podIPs": [{ "$patch": "replace" }, { "ip": running.ip }],
         "conditions": [

@@ -11,10 +11,12 @@ mod kubelet;
 mod support;
 
 use fixture::{Cluster, Fixture};
+use kvick_load::reply::Value;
+use kvick_operator_kube::spec::Backup;
 use kvick_testing::SetOnDrop;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use support::{Follower, Writes, wait};
@@ -29,7 +31,11 @@ const SCENARIOS: &[Scenario] = &[
     ("a_deleted_pod_and_a_killed_primary_are_healed", heals),
     ("nodes_that_all_have_new_addresses_meet_again", moves),
     ("pods_without_volumes_are_healed_by_their_replicas", heals_without_volumes),
-    ("an_operator_that_is_killed_again_and_again_still_converges", is_killed),
+    ("backups_are_made_on_schedule_and_are_valid", backs_up),
+    ("changed_users_are_loaded_without_restarts_and_refused_if_they_are_not_valid", loads_users),
+    ("a_warm_spare_becomes_a_shard_and_is_replaced", uses_spares),
+    ("a_replica_takes_over_from_a_machine_that_is_lost", loses_a_machine),
+    ("an_operator_that_is_killed_at_random_moments_still_converges", is_killed),
     ("of_two_operators_one_acts_and_the_other_takes_over", elects),
 ];
 
@@ -117,6 +123,21 @@ fn is_created(fixture: &mut Fixture) {
             && fixture.has_service("made-endpoint")
             && fixture.has_budget("made")
     );
+    // The operator says the same about itself.
+    assert!(
+        fixture.page("/readyz").starts_with("HTTP/1.1 200") && fixture.page("/healthz").starts_with("HTTP/1.1 200")
+    );
+    let metrics = fixture.page("/metrics");
+    for line in [
+        "kvick_operator_leader 1",
+        "kvick_operator_clusters{phase=\"Running\"} 1",
+        "kvick_operator_shards_wanted{cluster=\"made\"} 2",
+        "kvick_operator_shards{cluster=\"made\"} 2",
+        "kvick_operator_pods_answering{cluster=\"made\"} 4",
+        "kvick_operator_operations_total{cluster=\"made\",operation=\"StartReplica\",outcome=\"ok\"} 2",
+    ] {
+        assert!(metrics.lines().any(|found| found == line), "{line} is missing in:\n{metrics}");
+    }
     // Any node answers for any slot, with the password of the secret.
     let mut client = cluster.endpoint_client(&pods);
     for number in 0..50 {
@@ -134,15 +155,18 @@ fn is_created(fixture: &mut Fixture) {
 }
 
 fn encrypts(fixture: &mut Fixture) {
+    fixture.create_claim("sealed-backups");
     let cluster = fixture.create("sealed", |spec| {
         spec.replicas_per_shard = 1;
         spec.endpoint = true;
         spec.tls_secret = Some("sealed-certificate".into());
+        spec.backup = Some(backup(fixture, "0 3 * * *", "sealed-backups"));
     });
     cluster.wait_running(fixture, 1);
     let pods = fixture.pods_of(&cluster);
     let mut client = cluster.endpoint_client(&pods);
     assert_eq!(client.ask(&["SET", "key", "value"]).expect("a reply").text(), "OK");
+    fixture.run_backup(&cluster, "sealed-once");
     let plain = support::connect(&pods.endpoints()[0]).and_then(|mut client| client.ask(&["PING"]));
     assert!(plain.is_err(), "a connection without TLS was accepted");
     let before = pods.uids();
@@ -268,30 +292,181 @@ fn heals_without_volumes(fixture: &mut Fixture) {
     cluster.delete(fixture);
 }
 
+/// Backups into a volume with this name.
+fn backup(fixture: &Fixture, schedule: &str, claim: &str) -> Backup {
+    let backup = serde_json::json!({
+        "schedule": schedule,
+        "keep": 1,
+        "destination": { "volumeClaim": claim },
+        "command": [fixture.program("kvick-backup")],
+    });
+    serde_json::from_value(backup).expect("backups")
+}
+
+fn backs_up(fixture: &mut Fixture) {
+    let folder = fixture.create_claim("stored-backups").join("stored");
+    let cluster = fixture.create("stored", |spec| {
+        spec.shards.count = Some(2);
+        spec.password_secret = Some("made-password".into());
+        spec.endpoint = true;
+        spec.backup = Some(backup(fixture, "* * * * *", "stored-backups"));
+    });
+    cluster.wait_running(fixture, 2);
+    let mut client = cluster.endpoint_client(&fixture.pods_of(&cluster));
+    for number in 0..100 {
+        assert_eq!(client.ask(&["SET", &format!("k{number}"), "v"]).expect("a reply").text(), "OK");
+    }
+    let ask = |action: &str| {
+        let output = Command::new(fixture.program("kvick-backup")).arg(action).arg(&folder).output().expect("it runs");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    // The controller of CronJobs makes the first one, which may have begun before the keys were there.
+    wait("a backup is made on schedule", || !ask("list").is_empty());
+    let first = ask("list");
+    fixture.run_backup(&cluster, "stored-once");
+    let verified = ask("verify");
+    assert!(verified.contains("2 shards, 100 keys") && verified.contains("valid"), "{verified}");
+    // One is kept.
+    assert_eq!((verified.lines().count(), ask("list") == first), (1, false), "{first}\n{verified}");
+    // Without the field, there are no more.
+    cluster.change_raw(fixture, &serde_json::json!({ "backup": null }));
+    wait("the CronJob is deleted", || !fixture.has_cron_job("stored-backup"));
+    cluster.delete(fixture);
+}
+
+fn loads_users(fixture: &mut Fixture) {
+    let (own, password) = fixture::OPERATOR;
+    let users = |rules: &str| format!("user default off\nuser {own} on >{password} ~* &* +@all\nuser app {rules}\n");
+    fixture.write_secret("users", &[("users.acl", &users("on >app ~first:* +@all"))]);
+    let cluster = fixture.create("guarded", |spec| {
+        spec.replicas_per_shard = 1;
+        spec.password_secret = Some("own-user".into());
+        spec.acl_secret = Some("users".into());
+    });
+    cluster.wait_running(fixture, 1);
+    let pods = fixture.pods_of(&cluster);
+    let before = pods.uids();
+    // The replica may be the node that is asked, so the rights themselves are.
+    let may_write = |key: &str| {
+        let words = ["ACL", "DRYRUN", "app", "SET", key, "v"];
+        pods.endpoints().len() == 2
+            && cluster.clients(&pods).iter_mut().all(|client| {
+                client.ask(&words).is_ok_and(|reply| !matches!(reply, Value::Error(_)) && reply.text() == "OK")
+            })
+    };
+    wait("the users are loaded", || cluster.message(fixture, "AclLoaded", "True").is_some());
+    assert!(may_write("first:1") && !may_write("second:1"));
+    let unknown = support::connect(&pods.endpoints()[0]).and_then(|mut client| client.ask(&["PING"]));
+    assert!(!unknown.is_ok_and(|reply| reply.text() == "PONG"), "a client without a login was served");
+    fixture.write_secret("users", &[("users.acl", &users("on >app ~first:* ~second:* +@all"))]);
+    wait("all nodes have the new users", || may_write("second:1"));
+    wait("the status says so", || cluster.message(fixture, "AclLoaded", "True").is_some());
+    // Users that are not valid change nothing, wherever they are not: in a rule, or without the operator's rights.
+    for (text, problem) in [
+        (users("on +nonsense"), "the user 'app'"),
+        (users("on").replace("&* +@all", "&* +@all -psync"), "may not run PSYNC"),
+        (users("on").replace(password, "another"), "has another password"),
+    ] {
+        fixture.write_secret("users", &[("users.acl", &text)]);
+        wait("the problem is in the status", || {
+            cluster.message(fixture, "AclLoaded", "False").is_some_and(|message| message.contains(problem))
+        });
+        assert!(may_write("second:1"));
+    }
+    assert!(fixture.events(&cluster).contains("RefuseUsers"));
+    fixture.write_secret("users", &[("users.acl", &users("on >app ~third:* +@all"))]);
+    wait("all nodes have the last users", || may_write("third:1") && !may_write("second:1"));
+    assert_eq!(pods.uids(), before, "pods were replaced");
+    let users = cluster.client(&pods).ask(&["ACL", "USERS"]).expect("a reply");
+    assert_eq!(users.elements().len(), 4, "{users:?}");
+    // A pod that starts again finds them.
+    pods.delete(&cluster.primary(fixture));
+    wait("the pod is a new one", || !pods.uids().is_superset(&before) && pods.uids().len() == 2);
+    cluster.wait_running(fixture, 1);
+    wait("both nodes have the users", || may_write("third:1") && !may_write("second:1"));
+    cluster.delete(fixture);
+}
+
+fn uses_spares(fixture: &mut Fixture) {
+    let cluster = fixture.create("eager", |spec| spec.warm_spares = 1);
+    cluster.wait_running(fixture, 1);
+    let pods = fixture.pods_of(&cluster);
+    assert_eq!((pods.names().len(), cluster.status(fixture).warm_spares_ready), (2, 1));
+    let spare = pods.names().into_iter().find(|name| *name != cluster.primary(fixture)).expect("a spare");
+    under_load(fixture, &cluster, 0, |fixture, _| {
+        cluster.set_scale(fixture, 2);
+        cluster.wait_running(fixture, 2);
+    });
+    let status = cluster.status(fixture);
+    assert!(
+        status.shards.iter().any(|shard| shard.primary.as_ref() == Some(&spare) && shard.slots > 6000),
+        "{status:?}"
+    );
+    assert_eq!((pods.names().len(), status.warm_spares_ready), (3, 1));
+    assert!(fixture.events(&cluster).contains("UseSpare"));
+    // Spares are upgraded like all others, and removed when they are not wanted.
+    let before = pods.uids();
+    cluster.change(fixture, |spec| {
+        spec.pod_annotations.insert("example.com/version".into(), "2".into());
+    });
+    wait("all pods are new", || pods.uids().is_disjoint(&before) && pods.uids().len() == 3);
+    cluster.wait_running(fixture, 2);
+    cluster.change(fixture, |spec| spec.warm_spares = 0);
+    wait("the spare is removed", || pods.names().len() == 2 && fixture.claims(&cluster) == 2);
+    cluster.wait_running(fixture, 2);
+    cluster.delete(fixture);
+}
+
+fn loses_a_machine(fixture: &mut Fixture) {
+    let cluster = fixture.create("bereft", |spec| spec.replicas_per_shard = 2);
+    cluster.wait_running(fixture, 1);
+    // A write counts when one of the two replicas has it. The one with the most data takes over, so none is lost.
+    under_load(fixture, &cluster, 1, |fixture, writes| {
+        let pods = fixture.pods_of(&cluster);
+        let primary = cluster.primary(fixture);
+        fixture.kubelet.lose(&primary);
+        wait("another node is the primary", || !["", &primary].contains(&&*cluster.primary(fixture)));
+        writes.go_on(200);
+        wait("Kubernetes wants to end the pod", || pods.is_ending(&primary));
+        writes.go_on(200);
+        // Nobody can end it, and it has no successor before.
+        assert!(pods.is_ending(&primary) && pods.names().len() == 3);
+        assert_eq!(cluster.status(fixture).phase, "Healing");
+        fixture.kubelet.find();
+        cluster.wait_running(fixture, 1);
+        assert!(!pods.is_ending(&primary) && pods.names().len() == 3);
+    });
+    cluster.delete(fixture);
+}
+
 fn is_killed(fixture: &mut Fixture) {
+    let seed = std::env::var("KVICK_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = seed.unwrap_or_else(|| fastrand::u64(..));
+    println!("the operator is killed with KVICK_TEST_SEED={seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
     let cluster = fixture.create("resumed", |spec| spec.replicas_per_shard = 1);
-    let kill_often = |fixture: &mut Fixture, moments_ms: &[u64]| {
-        for moment in moments_ms {
-            std::thread::sleep(Duration::from_millis(*moment));
+    let mut kill_often = |fixture: &mut Fixture, count: usize| {
+        for _ in 0..count {
+            std::thread::sleep(Duration::from_millis(random.u64(50..1500)));
             fixture.replace_operator();
         }
     };
-    kill_often(fixture, &[300, 500, 700, 900, 1100]);
+    kill_often(fixture, 6);
     cluster.wait_running(fixture, 1);
     under_load(fixture, &cluster, 1, |fixture, _| {
         cluster.set_scale(fixture, 2);
-        kill_often(fixture, &[400, 600, 800, 1000, 1200, 1400]);
+        kill_often(fixture, 6);
         cluster.wait_running(fixture, 2);
         let before = fixture.pods_of(&cluster).uids();
         cluster.change(fixture, |spec| {
             spec.pod_annotations.insert("example.com/version".into(), "2".into());
         });
-        kill_often(fixture, &[500, 800, 1100, 1400, 1700]);
+        kill_often(fixture, 6);
         let pods = fixture.pods_of(&cluster);
         wait("all pods are new", || pods.uids().is_disjoint(&before));
         cluster.wait_running(fixture, 2);
         cluster.set_scale(fixture, 1);
-        kill_often(fixture, &[400, 600, 800, 1000]);
+        kill_often(fixture, 6);
         cluster.wait_running(fixture, 1);
     });
     cluster.delete(fixture);

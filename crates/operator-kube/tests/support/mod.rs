@@ -21,8 +21,8 @@ pub fn connect(endpoint: &str) -> io::Result<Client> {
 }
 
 pub fn connect_with(endpoint: &str, access: &Access) -> io::Result<Client> {
-    let password = access.password.clone();
-    let settings = Settings { connect_timeout: 2000, request_timeout: 2000, password, ..Settings::default() };
+    let (username, password) = (access.username.clone(), access.password.clone());
+    let settings = Settings { connect_timeout: 2000, request_timeout: 2000, username, password, ..Settings::default() };
     Client::connect(endpoint, &settings, access.tls.as_ref())
 }
 

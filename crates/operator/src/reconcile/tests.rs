@@ -58,7 +58,7 @@ fn planned(action: Action) -> Plan {
 }
 
 fn operations(state: &State, plan: &Plan, memory: &mut Memory) -> Vec<Operation> {
-    step(state, plan, memory).into_iter().map(|task| task.operation).collect()
+    step(state, plan, 0, memory).into_iter().map(|task| task.operation).collect()
 }
 
 #[test]
@@ -343,4 +343,48 @@ fn slots_of_a_node_that_lost_its_data_go_to_its_replica_or_are_empty() {
     let nodes = vec![node(1, 1, &cluster), died(node(8, 2, &[(8, &[ALL][..], None)]))];
     let found = operations(&state(20, nodes), &Plan::default(), &mut Memory::default());
     assert_eq!(found, [Operation::Restart("node-8".into())]);
+}
+
+#[test]
+fn a_replica_takes_over_from_a_lost_machine_once_it_does_not_hear_from_it() {
+    let cluster = [(1, &[ALL][..], None), (2, &[][..], Some(1))];
+    let lost = Member { is_lost: true, ..node(1, 1, &cluster).member };
+    let nodes = |is_synchronized| {
+        let mut replica = node(2, 1, &cluster);
+        replica.facts.as_mut().expect("facts").is_synchronized = is_synchronized;
+        vec![Node { member: lost.clone(), facts: None }, replica]
+    };
+    let mut memory = Memory::default();
+    assert_eq!(operations(&state(10, nodes(true)), &Plan::default(), &mut memory), []);
+    let found = operations(&state(11, nodes(false)), &Plan::default(), &mut memory);
+    assert_eq!(found, [Operation::TakeOver("node-2".into())]);
+    // A machine that is not heard of, but whose node answers, is not lost.
+    let answers = vec![Node { member: lost, ..node(1, 1, &cluster) }, node(2, 1, &cluster)];
+    assert_eq!(operations(&state(20, answers), &Plan::default(), &mut memory), []);
+}
+
+#[test]
+fn spares_are_started_taken_first_and_replaced() {
+    let cluster = [(1, &[ALL][..], None), (2, &[][..], None)];
+    let spare = |mut node: Node| {
+        node.member.is_spare = true;
+        node
+    };
+    let mut memory = Memory::default();
+    let mut steps = |nodes: Vec<Node>, plan: &Plan, spares| {
+        let tasks = step(&state(10, nodes), plan, spares, &mut memory);
+        tasks.into_iter().map(|task| task.operation).collect::<Vec<_>>()
+    };
+    let alone = [(1, &[ALL][..], None)];
+    assert_eq!(steps(vec![node(1, 1, &alone)], &Plan::default(), 1), [Operation::StartSpare]);
+    let nodes = || vec![node(1, 1, &cluster), spare(node(2, 2, &cluster))];
+    assert_eq!(state(10, nodes()).shards().len(), 1);
+    assert_eq!(steps(nodes(), &Plan::default(), 1), []);
+    let grow = planned(Action::Start { shards: 2 });
+    let expected = [Operation::UseSpare("node-2".into()), Operation::StartShard, Operation::StartSpare];
+    assert_eq!(steps(nodes(), &grow, 1), expected);
+    assert_eq!(steps(nodes(), &Plan::default(), 0), [Operation::Remove("node-2".into())]);
+    // A spare that does not answer is of no use yet.
+    let silent = vec![node(1, 1, &cluster), Node { facts: None, ..spare(node(2, 2, &cluster)) }];
+    assert_eq!(steps(silent, &planned(Action::Start { shards: 1 }), 1), [Operation::StartShard]);
 }
