@@ -1,12 +1,15 @@
 //! Objects of Kubernetes as the API server reports their changes: clusters, their pods, and machines.
 //!
 //! A watch lags behind the operator's own writes for a moment. [`crate::pods`] remembers these until they are seen.
+//!
+//! Only what a step depends on wakes the loop of a cluster. The status that it writes itself must not: steps would
+//! follow each other closely, and the load of so short times is noise that the planner would act on.
 
 use crate::objects::CLUSTER_LABEL;
 use crate::pods::Connection;
 use crate::spec::KvickCluster;
 use futures_util::StreamExt;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{ContainerState, Node, Pod};
 use kube::api::Api;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::reflector::{self, ObjectRef, Store};
@@ -74,6 +77,10 @@ impl Watched {
             Api::<KvickCluster>::namespaced(client.clone(), namespace),
             config.clone(),
             |cluster| cluster.managed_fields_mut().clear(),
+            |cluster| {
+                let metadata = &cluster.metadata;
+                format!("{:?} {:?} {}", metadata.uid, metadata.generation, metadata.deletion_timestamp.is_some())
+            },
             move |cluster: &KvickCluster| noted.note(&cluster.name_any()),
         );
         let noted = Arc::clone(&changes);
@@ -82,9 +89,10 @@ impl Watched {
             Api::<Pod>::namespaced(client.clone(), namespace),
             config.clone().labels(CLUSTER_LABEL),
             |pod| pod.managed_fields_mut().clear(),
+            pod_signature,
             move |pod: &Pod| pod.labels().get(CLUSTER_LABEL).into_iter().for_each(|cluster| noted.note(cluster)),
         );
-        let machines = watch(connection, Api::<Node>::all(client.clone()), config, slim, |_| ());
+        let machines = watch(connection, Api::<Node>::all(client.clone()), config, slim, |_| String::new(), |_| ());
         connection.runtime.block_on(async {
             clusters.wait_until_ready().await.map_err(io::Error::other)?;
             pods.wait_until_ready().await.map_err(io::Error::other)
@@ -121,6 +129,18 @@ fn is_ready(machine: &Node) -> bool {
     ready.is_none_or(|ready| ready.status == "True")
 }
 
+/// What a step depends on of a pod.
+fn pod_signature(pod: &Pod) -> String {
+    let is_ending = pod.metadata.deletion_timestamp.is_some();
+    let status = pod.status.as_ref();
+    let containers = status.and_then(|status| status.container_statuses.as_ref()).into_iter().flatten();
+    let runs = |state: &ContainerState| (state.running.is_some(), state.terminated.is_some());
+    let containers: Vec<_> =
+        containers.map(|container| (container.restart_count, container.state.as_ref().map(runs))).collect();
+    let (phase, ip) = status.map(|status| (&status.phase, &status.pod_ip)).unzip();
+    format!("{:?} {is_ending} {phase:?} {ip:?} {containers:?}", pod.metadata.uid)
+}
+
 /// Drops what the operator does not need, which is most of it.
 fn slim(machine: &mut Node) {
     machine.managed_fields_mut().clear();
@@ -133,12 +153,14 @@ fn slim(machine: &mut Node) {
     }
 }
 
-/// Keeps a store up to date with a task of the runtime. `note` is called with each object that changes.
+/// Keeps a store up to date with a task of the runtime. `note` is called with each object whose signature changes, and
+/// that is deleted.
 fn watch<K>(
     connection: &Connection,
     api: Api<K>,
     config: watcher::Config,
     slim: fn(&mut K),
+    signature: fn(&K) -> String,
     note: impl Fn(&K) + Send + 'static,
 ) -> Store<K>
 where
@@ -150,10 +172,20 @@ where
         let events = watcher(api, config).default_backoff().modify(slim);
         let mut events = std::pin::pin!(reflector::reflector(writer, events));
         let mut has_failed = false;
+        let mut signatures: HashMap<String, String> = HashMap::new();
         while let Some(event) = events.next().await {
             // Of errors in a row, the first one is enough.
             match event {
-                Ok(Event::Apply(object) | Event::Delete(object) | Event::InitApply(object)) => note(&object),
+                Ok(Event::Apply(object) | Event::InitApply(object)) => {
+                    let now = signature(&object);
+                    if signatures.insert(object.name_any(), now.clone()) != Some(now) {
+                        note(&object);
+                    }
+                }
+                Ok(Event::Delete(object)) => {
+                    signatures.remove(&object.name_any());
+                    note(&object);
+                }
                 Ok(Event::Init | Event::InitDone) => {}
                 Err(error) => {
                     if !has_failed {
@@ -181,6 +213,21 @@ mod tests {
         assert_eq!(changes.wait("a", 0, Duration::from_secs(60)), 1);
         assert_eq!(changes.wait("b", 0, Duration::from_millis(1)), 0);
         assert_eq!(changes.wait("a", 1, Duration::from_millis(1)), 1);
+    }
+
+    #[test]
+    fn a_pod_wakes_a_step_when_it_starts_moves_or_ends_but_not_when_it_is_ready() {
+        let pod = |ip: &str, ready: bool, state: &str| -> Pod {
+            let container = json!({ "name": "kvick", "image": "", "imageID": "", "ready": ready, "restartCount": 0,
+                "state": { state: { "exitCode": 1 } } });
+            let conditions = json!([{ "type": "Ready", "status": if ready { "True" } else { "False" } }]);
+            let status = json!({ "podIP": ip, "conditions": conditions, "containerStatuses": [container] });
+            serde_json::from_value(json!({ "status": status })).expect("a pod")
+        };
+        let before = pod_signature(&pod("10.0.0.1", false, "running"));
+        assert_eq!(before, pod_signature(&pod("10.0.0.1", true, "running")));
+        assert_ne!(before, pod_signature(&pod("10.0.0.2", false, "running")));
+        assert_ne!(before, pod_signature(&pod("10.0.0.1", false, "terminated")));
     }
 
     #[test]
