@@ -70,7 +70,6 @@ fn chart() -> String {
         "type": "application",
         "version": version,
         "appVersion": version,
-        "kubeVersion": ">=1.29.0-0",
     })])
 }
 
