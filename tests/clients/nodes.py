@@ -56,14 +56,14 @@ def tags_of_slots():
 class Node:
     """A server in cluster mode."""
 
-    def __init__(self, program, workers):
+    def __init__(self, program, workers, options=()):
         self.port, self.bus_port = free_port(), free_port()
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="kvick-clients-"))
         self.command = [
             program, "--port", str(self.port), "--cluster-port", str(self.bus_port), "--bind", "127.0.0.1",
             "--cluster-enabled", "yes", "--cluster-node-timeout", str(NODE_TIMEOUT_MS), "--save", "",
             "--repl-diskless-sync-delay", "0", "--io-threads", str(workers), "--dir", self.directory,
-            "--logfile", self.directory / "log"]
+            "--logfile", self.directory / "log", *options]
         self.redirections = {}
         self.start()
 
@@ -77,7 +77,8 @@ class Node:
         try:
             self.socket = socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_S)
             self.reader = self.socket.makefile("rb")
-            return self.call("PING") == "PONG"
+            # An endpoint shows this connection the cluster as it is.
+            return self.call("CLIENT", "CAPA", "direct") == "OK" and self.call("PING") == "PONG"
         except (OSError, ReplyError):
             return False
 
@@ -127,6 +128,12 @@ class Node:
             nodes[fields[0]] = (fields[2].split(","), fields[3], [word for word in fields[8:] if word[0] != "["])
         return nodes
 
+    def libraries(self):
+        """The names of the client libraries that are connected, except those of nodes that forward requests."""
+        lines = self.call("CLIENT", "LIST").splitlines()
+        names = {dict(field.split("=", 1) for field in line.split() if "=" in field)["lib-name"] for line in lines}
+        return names - {"", "kvick-forward"}
+
     def owns(self, slot):
         """Whether this node is the owner of a slot, by its own account."""
         ranges = next(slots for flags, _, slots in self.view().values() if "myself" in flags)
@@ -137,11 +144,11 @@ class Node:
 class Cluster:
     """Six nodes, which stop at the end of the `with` block."""
 
-    def __init__(self, program, workers):
+    def __init__(self, program, workers, options=lambda index: ()):
         self.nodes = []
         try:
-            for _ in range(6):
-                self.nodes.append(Node(program, workers))
+            for index in range(6):
+                self.nodes.append(Node(program, workers, options(index)))
             self.form()
         except BaseException:
             self.stop()
@@ -277,3 +284,46 @@ class Cluster:
         for node in self.nodes:
             node.count_redirections()
         return {name: sum(node.redirections[name] for node in self.nodes) for name in ("MOVED", "ASK")}
+
+
+class Endpoint(Cluster):
+    """A cluster whose clients know only one node, which forwards their requests: "member", the last primary, or
+    "proxy", a seventh node, without slots. `options` are for this node."""
+
+    def __init__(self, program, workers, kind, options):
+        # The programs for a server alone use several databases.
+        options, databases = ["--cluster-forward", "yes", *options], ["--cluster-databases", "16"]
+        self.kind = kind
+        is_endpoint = lambda index: kind == "member" and index == 2
+        super().__init__(program, workers, lambda index: [*databases, *(options if is_endpoint(index) else ())])
+        self.node = self.nodes[2]
+        if kind == "proxy":
+            try:
+                self.node = Node(program, workers, [*databases, *options])
+                self.join()
+            except BaseException:
+                self.stop()
+                raise
+
+    def join(self):
+        self.node.id = self.node.call("CLUSTER", "MYID")
+        self.nodes[0].call("CLUSTER", "MEET", "127.0.0.1", self.node.port, self.node.bus_port)
+        wait_until("all know the endpoint", lambda: all(self.node.id in node.view() for node in self.nodes))
+        self.settle()
+        wait_until("the endpoint agrees", lambda: {node.id for node in self.nodes} < set(self.node.view())
+                   and "cluster_state:ok" in self.node.call("CLUSTER", "INFO"))
+
+    def stop(self):
+        if self.kind == "proxy" and hasattr(self, "node"):
+            self.node.stop()
+        super().stop()
+
+    def movement(self):
+        """Slots do not move to the endpoint: their primary is killed."""
+        source, _ = super().movement()
+        return source, next(node for node in self.primaries()
+                            if node not in (source, self.node) and self.node not in self.pair(node))
+
+    def strangers(self):
+        """Libraries that are connected to other nodes than the endpoint."""
+        return set().union(*(node.libraries() for node in self.nodes if node is not self.node))

@@ -27,6 +27,8 @@ pub enum Delivery {
     Served(Served),
     /// A request to the source of a slot import, on its connection.
     ToSource(Arc<ClientInfo>, Vec<u8>),
+    /// Unblocks a client that waits at another node: as if its time had passed, or with an error.
+    UnblockedElsewhere(Arc<ClientInfo>, bool),
     /// For subscribers of shard channels in slots that this node's shard does not own any more.
     SlotsLost,
 }

@@ -409,6 +409,9 @@ impl Engine {
             self.queue(client, command, args, out);
             return self.finish(client, start, out);
         }
+        if !plain {
+            client.note_write_here(command);
+        }
         let called = match (hash, command.data) {
             (Some(hash), Some(handler)) if plain || (self.is_unobserved(client) && !admission.is_for_open_slot()) => {
                 match self.call_keyed(client, admission, handler, hash, args, out) {

@@ -21,7 +21,8 @@ use kvick_core::routing::{CROSS_SLOT, Decision};
 use kvick_forward::encode::encode;
 use kvick_forward::split;
 use kvick_resp::Args;
-use kvick_store::slot::slot;
+use kvick_resp::format::parse_i64;
+use kvick_store::slot::{SLOTS, slot};
 
 /// Which nodes execute a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,6 +37,8 @@ pub enum Destination {
     Everywhere,
     /// One after the other: a scan of all keys.
     Scan,
+    /// Those that have executed writes of the client, to wait for acknowledgements. Then this node executes it.
+    Writers,
 }
 
 /// A transaction as other nodes get it.
@@ -46,6 +49,8 @@ pub struct TransactionBlock {
     pub commands: u32,
     /// Whether none of them writes.
     pub reads: bool,
+    /// Whether some of them may write.
+    pub writes: bool,
     /// Whether the client caches the keys that they read.
     pub caches: bool,
 }
@@ -68,6 +73,17 @@ impl Client {
         elsewhere.outstanding && !may_run
     }
 
+    /// Notes that this node executes a command, which may write.
+    #[inline]
+    pub(super) fn note_write_here(&mut self, command: &CommandInfo) {
+        let Some(elsewhere) = &mut self.forwarding else { return };
+        let writes = match &self.transaction {
+            Some(transaction) if is_exec(command) => transaction.queue.iter().any(|queued| may_write(queued.command)),
+            _ => may_write(command),
+        };
+        elsewhere.wrote_here |= writes;
+    }
+
     /// The slot of the keys that it watches, here or elsewhere.
     fn watched_slot(&self) -> Option<u16> {
         let here = || self.watching.as_ref().and_then(|watching| watching.keys.first()).map(|key| slot(&key.key));
@@ -75,44 +91,69 @@ impl Client {
     }
 }
 
+/// Whether a command may write, so that WAIT concerns it.
+pub fn may_write(command: &CommandInfo) -> bool {
+    let flags = command.spec.flags;
+    flags.contains(Flags::WRITE) || (command.class == Class::Script && !flags.contains(Flags::READONLY))
+}
+
 /// Whether a command concerns all nodes that own slots.
 fn concerns_all(command: &CommandInfo) -> bool {
     command.spec.name == "scan" && command.container.is_none() || split::everywhere(&command.full_name).is_some()
 }
 
+/// The slot that an administrative command is about: the owner of the slot executes it. `None` for other commands, and
+/// if the argument is not a slot.
+fn administered_slot(command: &CommandInfo, args: Args<'_>) -> Option<u16> {
+    if !is_about_slot(command) {
+        return None;
+    }
+    parse_i64(args.get(2)?).and_then(|slot| u16::try_from(slot).ok()).filter(|slot| *slot < SLOTS)
+}
+
+fn is_about_slot(command: &CommandInfo) -> bool {
+    matches!(command.full_name.as_str(), "cluster|countkeysinslot" | "cluster|getkeysinslot" | "cluster|flushslot")
+}
+
+/// Whether a command waits for acknowledgements of the client's writes.
+fn awaits_writes(command: &CommandInfo) -> bool {
+    command.container.is_none() && matches!(command.spec.name, "wait" | "waitaof")
+}
+
 /// Why a command is refused whose effect would be incomplete.
 fn refusal(command: &CommandInfo, args: Args<'_>) -> Option<Error> {
     Some(match command.full_name.as_str() {
-        "wait" | "waitaof" => Error::new(format!(
-            "ERR '{}' is not available where requests are forwarded: replicas of several nodes have the writes",
-            command.full_name
-        )),
-        "client|tracking" if asks_for_noloop(args) => Error::text(
-            "ERR NOLOOP is not available where requests are forwarded: other nodes do not report who changed a key",
+        "cluster|slot-stats" => Error::text(
+            "ERR 'cluster|slot-stats' is about a single node, and requests are forwarded: ask each node after CLIENT \
+             CAPA direct",
+        ),
+        "client|tracking" if broadcasts_without_loop(args) => Error::text(
+            "ERR NOLOOP is not available with BCAST where requests are forwarded: other nodes do not report who \
+             changed a key",
         ),
         _ => return None,
     })
 }
 
-/// Whether CLIENT TRACKING turns it on with NOLOOP.
-fn asks_for_noloop(args: Args<'_>) -> bool {
+/// Whether CLIENT TRACKING turns it on with BCAST and NOLOOP.
+fn broadcasts_without_loop(args: Args<'_>) -> bool {
     let is = |word: &[u8], name: &str| word.eq_ignore_ascii_case(name.as_bytes());
-    let mut words = args.iter().skip(3);
+    let (mut words, mut broadcasts, mut has_noloop) = (args.iter().skip(3), false, false);
     while let Some(word) = words.next() {
-        if is(word, "noloop") {
-            return args.get(2).is_some_and(|status| is(status, "on"));
-        }
+        broadcasts |= is(word, "bcast");
+        has_noloop |= is(word, "noloop");
         if is(word, "prefix") || is(word, "redirect") {
             words.next();
         }
     }
-    false
+    broadcasts && has_noloop && args.get(2).is_some_and(|status| is(status, "on"))
 }
 
 /// Whether a node can execute a command for a client of another one, in a transaction.
 fn may_be_sent(command: &CommandInfo) -> bool {
     matches!(command.class, Class::Data | Class::Script)
         || matches!(command.full_name.as_str(), "publish" | "spublish" | "ping" | "echo" | "time" | "unwatch")
+        || awaits_writes(command)
 }
 
 impl Engine {
@@ -138,7 +179,7 @@ impl Engine {
             RequestSlot::Several => return Routed::Refused(Error::text(CROSS_SLOT)),
             RequestSlot::One(slot) => Some(slot),
             RequestSlot::None if exec => watched_elsewhere,
-            RequestSlot::None => None,
+            RequestSlot::None => administered_slot(command, args),
         };
         if exec && let Some(error) = self.refused_transaction(client, slot) {
             return Routed::Refused(error);
@@ -146,6 +187,9 @@ impl Engine {
         let Some(slot) = slot else {
             return match refusal(command, args) {
                 Some(error) => Routed::Refused(error),
+                _ if awaits_writes(command) && client.forwarding.is_some_and(|own| own.acknowledged.is_none()) => {
+                    Routed::Elsewhere(Destination::Writers)
+                }
                 _ if command.full_name == "scan" => Routed::Elsewhere(Destination::Scan),
                 _ if !exec && concerns_all(command) => Routed::Elsewhere(Destination::Everywhere),
                 _ => Routed::Here,
@@ -191,7 +235,12 @@ impl Engine {
         }
         let elsewhere = client.forwarding.is_some_and(|elsewhere| elsewhere.watched.is_some());
         let is_sent = elsewhere || slot.is_some_and(|slot| !routing.serves(slot));
-        let refused = |command: &CommandInfo| concerns_all(command) || (is_sent && !may_be_sent(command));
+        let refused = |command: &CommandInfo| {
+            concerns_all(command)
+                || is_about_slot(command)
+                || (awaits_writes(command) && slot.is_none())
+                || (is_sent && !may_be_sent(command))
+        };
         let queued = transaction.queue.iter().map(|queued| queued.command).find(|command| refused(command))?;
         Some(Error::new(format!(
             "ERR '{}' cannot be part of this transaction, because requests are forwarded",
@@ -240,6 +289,7 @@ impl Engine {
             commands: transaction.len() as u32 + 2,
             caches: client.info.tracks_reads(),
             reads: transaction.queue.iter().all(|queued| is_read(queued.command)),
+            writes: transaction.queue.iter().any(|queued| may_write(queued.command)),
         }
     }
 }

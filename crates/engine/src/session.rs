@@ -124,6 +124,28 @@ pub struct Elsewhere {
     pub watched: Option<u16>,
     /// Whether this node executes its SSUBSCRIBE, because it has subscribed there itself.
     pub subscribes: bool,
+    /// Whether this node has executed writes of it.
+    pub wrote_here: bool,
+    /// What they have acknowledged, while this node executes its WAIT or WAITAOF.
+    pub acknowledged: Option<Acknowledged>,
+}
+
+/// What has been acknowledged of the writes of a client at other nodes: the minimum of these.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Acknowledged {
+    /// How many of the nodes' own disks have them, 0 or 1.
+    pub local: u64,
+    /// How many replicas have them.
+    pub replicas: u64,
+    /// Whether writes at this node count as well.
+    pub here: bool,
+    /// Until when the client waits at most, as Unix time in ms.
+    pub until_ms: Option<i64>,
+}
+
+impl Acknowledged {
+    /// Nothing was written at other nodes.
+    pub const NOTHING: Acknowledged = Acknowledged { local: 1, replicas: u64::MAX, here: true, until_ms: None };
 }
 
 /// CLIENT REPLY.

@@ -38,6 +38,8 @@ pub struct Ticket {
     pub wanted: bool,
     /// Whether the client caches the keys that it reads.
     pub caches: bool,
+    /// Whether it may write.
+    pub writes: bool,
     /// How often the request has been sent before.
     pub attempts: u8,
     /// The slot of its keys; `None` if it is for one node, whatever slots that has.
@@ -98,6 +100,8 @@ enum Kind {
     },
     /// SSUBSCRIBE or SUNSUBSCRIBE, which is answered by a push or an error.
     Subscription(Subscription),
+    /// WAIT or WAITAOF.
+    Wait,
 }
 
 /// Begins or ends the subscription of a link to a shard channel.
@@ -116,6 +120,8 @@ pub enum Answer<'a> {
     Reply(Ticket, &'a [u8], &'a [u8]),
     /// The request was not executed and is to be sent elsewhere.
     Redirected(Unanswered, Redirect),
+    /// The reply to a [wait](Link::wait).
+    Waited(&'a [u8]),
     /// A subscription has begun or ended, or the node has refused that with this error.
     Subscribed(Subscription, Option<&'a [u8]>),
     /// A push message.
@@ -219,6 +225,14 @@ impl Link {
         self.pending.push_back(Pending { len: self.outbox.len() - start, kind: Kind::Subscription(subscription) });
     }
 
+    /// Waits for the acknowledgement of what was written over this link: WAIT or WAITAOF with its arguments. The peer
+    /// executes nothing else of the link meanwhile. The reply is not for a client.
+    pub fn wait(&mut self, args: Args<'_>) {
+        let start = self.outbox.len();
+        encode(args, &mut self.outbox);
+        self.pending.push_back(Pending { len: self.outbox.len() - start, kind: Kind::Wait });
+    }
+
     /// The ID of this connection at the peer, if the setup asks for it and the peer has accepted it.
     pub fn client_id(&self) -> Option<u64> {
         self.client_id.filter(|_| self.is_ready())
@@ -317,6 +331,7 @@ impl Link {
                 Kind::Subscription(subscription) => {
                     return Ok(Some(Answer::Subscribed(subscription, Some(&self.inbox[reply]))));
                 }
+                Kind::Wait => return Ok(Some(Answer::Waited(&self.inbox[reply]))),
                 Kind::Preparation => continue,
             };
             if let Some(redirect) = redirect {
@@ -423,7 +438,17 @@ mod tests {
     use crate::redirect::Target;
 
     fn ticket(reply: u64) -> Ticket {
-        Ticket { connection: 1, client: 2, reply, part: 0, wanted: true, caches: false, attempts: 0, slot: Some(7) }
+        Ticket {
+            connection: 1,
+            client: 2,
+            reply,
+            part: 0,
+            wanted: true,
+            caches: false,
+            writes: false,
+            attempts: 0,
+            slot: Some(7),
+        }
     }
 
     fn request(bytes: &[u8]) -> Request<'_> {
@@ -539,6 +564,22 @@ mod tests {
         assert_eq!(link.next_answer(), Ok(Some(Answer::Subscribed(change(true), Some(error)))));
         assert_eq!(link.next_answer(), Ok(None));
         assert!(link.is_empty() && link.bytes() == 0);
+    }
+
+    #[test]
+    fn replies_to_waits_are_told_apart() {
+        let mut link = ready();
+        link.push(request(b"SET a"), ticket(0));
+        link.wait(OwnedArgs::new(["WAIT", "1", "25"]).args());
+        assert_eq!(send_all(&mut link), "SET a*3\r\n$4\r\nWAIT\r\n$1\r\n1\r\n$2\r\n25\r\n");
+        link.inbox().extend_from_slice(b"+OK\r\n:1\r\n");
+        assert_eq!(link.next_answer(), Ok(Some(Answer::Reply(ticket(0), b"+OK\r\n", b"SET a"))));
+        assert!(!link.is_empty());
+        assert_eq!(link.next_answer(), Ok(Some(Answer::Waited(b":1\r\n"))));
+        assert_eq!(link.next_answer(), Ok(None));
+        assert!(link.is_empty() && link.bytes() == 0);
+        link.wait(OwnedArgs::new(["WAIT", "1", "25"]).args());
+        assert_eq!(link.into_unanswered(), [], "no client is to be answered");
     }
 
     #[test]

@@ -209,6 +209,10 @@ impl Worker {
                     self.deliver_to_source(&client, &request);
                     self.server.inboxes.delivered(self.number);
                 }
+                Delivery::UnblockedElsewhere(client, error) => {
+                    self.unblock_elsewhere(&client, error);
+                    self.server.inboxes.delivered(self.number);
+                }
                 Delivery::Disconnected(client) => {
                     self.deliver_disconnection(&client);
                     self.server.inboxes.delivered(self.number);

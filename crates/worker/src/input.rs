@@ -489,7 +489,12 @@ impl Worker {
             Stop::Script => self.block_for_script(token),
             Stop::Pause => self.pause(token),
             Stop::Wait(waiter) => self.block_connection(token, waiter),
-            Stop::Others => self.stop(token, ClientFlags::empty()),
+            Stop::Others => {
+                let connection = self.connections.get(token);
+                let forwarded = connection.and_then(|connection| connection.forwarded.as_deref());
+                let is_blocked = forwarded.is_some_and(|forwarded| forwarded.is_blocked());
+                self.stop(token, if is_blocked { ClientFlags::BLOCKED } else { ClientFlags::empty() });
+            }
             Stop::Lease => self.stop(token, ClientFlags::BLOCKED),
         }
     }

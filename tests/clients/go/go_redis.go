@@ -192,7 +192,7 @@ var goRedis = []check{
 		client := connect(at, nil)
 		defer client.Close()
 		popped := make(chan []string, 1)
-		go func() { popped <- client.BLPop(ctx, 10*time.Second, "nothing", "queue").Val() }()
+		go func() { popped <- client.BLPop(ctx, 10*time.Second, "{queue}nothing", "queue").Val() }()
 		must(client.RPush(ctx, "queue", "task").Err())
 		same(fmt.Sprint(<-popped), "[queue task]")
 	}},

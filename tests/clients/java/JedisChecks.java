@@ -207,7 +207,7 @@ final class JedisChecks {
         suite.check("blocking", () -> {
             try (Jedis waiting = connect(); Jedis client = connect()) {
                 BlockingQueue<List<String>> popped = new LinkedBlockingQueue<>();
-                Checks.daemon(() -> popped.add(waiting.blpop(10, "nothing", "queue"))).start();
+                Checks.daemon(() -> popped.add(waiting.blpop(10, "{queue}nothing", "queue"))).start();
                 client.rpush("queue", "task");
                 Checks.same(popped.poll(20, TimeUnit.SECONDS), List.of("queue", "task"));
             }

@@ -188,7 +188,7 @@ final class LettuceChecks {
             }
         });
         suite.check("blocking", () -> with(client -> {
-            RedisFuture<KeyValue<String, String>> popped = client.connect(plain().build()).async().blpop(10, "nothing", "queue");
+            RedisFuture<KeyValue<String, String>> popped = client.connect(plain().build()).async().blpop(10, "{queue}nothing", "queue");
             client.connect(plain().build()).sync().rpush("queue", "task");
             Checks.same(popped.get(20, TimeUnit.SECONDS), KeyValue.just("queue", "task"));
         }));

@@ -108,9 +108,9 @@ function ioredisChecks(Redis, { knowsResp3 }) {
     async script() {
       const client = connect();
       client.defineCommand("echoTwo", { numberOfKeys: 2, lua: "return {KEYS[1],KEYS[2],ARGV[1],ARGV[2]}" });
-      assert.deepEqual(await client.echoTwo("k1", "k2", "a1", "a2"), ["k1", "k2", "a1", "a2"]);
+      assert.deepEqual(await client.echoTwo("{k}1", "{k}2", "a1", "a2"), ["{k}1", "{k}2", "a1", "a2"]);
       await client.script("FLUSH");
-      assert.deepEqual(await client.echoTwo("k1", "k2", "a1", "a2"), ["k1", "k2", "a1", "a2"]);
+      assert.deepEqual(await client.echoTwo("{k}1", "{k}2", "a1", "a2"), ["{k}1", "{k}2", "a1", "a2"]);
       assert.equal(await client.eval("return redis.call('SET', KEYS[1], ARGV[1])", 1, "scripted", "yes"), "OK");
       assert.equal(await client.get("scripted"), "yes");
       await client.function("LOAD", "REPLACE", "#!lua name=lib\nredis.register_function('twice', function(keys, args) return 2 * args[1] end)");
@@ -152,7 +152,7 @@ function ioredisChecks(Redis, { knowsResp3 }) {
     },
     async blocking() {
       const [waiting, client] = [connect(), connect()];
-      const popped = waiting.blpop("nothing", "queue", 10);
+      const popped = waiting.blpop("{queue}nothing", "queue", 10);
       await client.rpush("queue", "task");
       assert.deepEqual(await popped, ["queue", "task"]);
     },
@@ -286,7 +286,7 @@ function nodeRedisChecks({ createClient }) {
     },
     async blocking() {
       const [waiting, client] = [await connect(), await connect()];
-      const popped = waiting.blPop(["nothing", "queue"], 10);
+      const popped = waiting.blPop(["{queue}nothing", "queue"], 10);
       await client.rPush("queue", "task");
       assert.deepEqual({ ...(await popped) }, { key: "queue", element: "task" });
     },

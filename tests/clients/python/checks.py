@@ -123,7 +123,7 @@ def values(lib):
     same(client.mget(["one", "two", "none"]), ["1", "2", None])
     same(client.rpush("l", *range(5)), 5)
     same(client.lrange("l", 1, -2), ["1", "2", "3"])
-    same(client.lmove("l", "l2", "LEFT", "RIGHT"), "0")
+    same(client.lmove("l", "{l}2", "LEFT", "RIGHT"), "0")
     same(client.sadd("set", "a", "b"), 2)
     same(set(client.smembers("set")), {"a", "b"})
     same(client.zadd("z", {"a": 1, "b": 2.5}), 2)
@@ -144,7 +144,7 @@ def pipeline(lib):
         replies = pipe.execute()
     same(replies[1::2], [str(number) for number in range(1000)])
     with client.pipeline() as pipe:
-        same(pipe.set("foo", 5).set("bar", 18.5).set("blee", "hello world!").execute(), [True, True, True])
+        same(pipe.set("{t}foo", 5).set("{t}bar", 18.5).set("{t}blee", "hello world!").execute(), [True, True, True])
 
 
 @check
@@ -254,16 +254,16 @@ def publish_subscribe(lib):
 @check
 def blocking(lib):
     client, other = lib.connect(), lib.connect_tls()
-    other.delete("queue", "answers")
+    other.delete("queue", "{queue}answers")
 
     def serve():
-        _, task = other.blpop(["nothing", "queue"], timeout=10)
-        other.rpush("answers", task + "!")
+        _, task = other.blpop(["{queue}nothing", "queue"], timeout=10)
+        other.rpush("{queue}answers", task + "!")
 
     thread = threading.Thread(target=serve)
     thread.start()
     client.rpush("queue", "task")
-    same(client.blmove("answers", "kept", 10), "task!")
+    same(client.blmove("{queue}answers", "{queue}kept", 10), "task!")
     thread.join()
     same(client.bzpopmin("nothing", timeout=0.05), None)
 
@@ -313,7 +313,7 @@ def asynchronous(lib):
     async def work():
         client = lib.asynchronous(host=HOST, port=PORT, decode_responses=True, protocol=3)
         async with client.pipeline(transaction=True) as pipe:
-            same(await pipe.set("key1", "1").set("key2", "2").get("key1").execute(), [True, True, "1"])
+            same(await pipe.set("{k}1", "1").set("{k}2", "2").get("{k}1").execute(), [True, True, "1"])
         async with client.pubsub() as pubsub:
             await pubsub.subscribe("async")
             same((await pubsub.get_message(timeout=10))["type"], "subscribe")

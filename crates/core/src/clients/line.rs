@@ -9,7 +9,8 @@ use kvick_commands::table::Catalogue;
 use std::io::Write;
 use std::sync::atomic::Ordering;
 
-/// The letters for a client's flags, in Valkey's order; `N` when no flag is set.
+/// The letters for a client's flags, in Valkey's order; `N` when no flag is set. The last one, for clients whose
+/// requests are forwarded, is not Valkey's.
 pub fn flag_letters(flags: ClientFlags) -> impl Iterator<Item = u8> {
     let letters = [
         (ClientFlags::MONITOR, b'O'),
@@ -31,12 +32,19 @@ pub fn flag_letters(flags: ClientFlags) -> impl Iterator<Item = u8> {
         (ClientFlags::IMPORT_SOURCE, b'I'),
         (ClientFlags::SLOT_IMPORT, b'i'),
         (ClientFlags::SLOT_EXPORT, b'E'),
+        (ClientFlags::FORWARD, b'f'),
     ];
     let any = letters.iter().any(|(flag, _)| flags.contains(*flag));
     letters
         .into_iter()
         .filter_map(move |(flag, letter)| flags.contains(flag).then_some(letter))
         .chain((!any).then_some(b'N'))
+}
+
+/// The letters for a client's capabilities. Only `r` is Valkey's.
+pub fn capa_letters(flags: ClientFlags) -> impl Iterator<Item = u8> {
+    let letters = [(ClientFlags::CAPA_REDIRECT, b'r'), (ClientFlags::CAPA_DIRECT, b'd')];
+    letters.into_iter().filter_map(move |(flag, letter)| flags.contains(flag).then_some(letter))
 }
 
 /// Appends the line that describes a client.
@@ -49,7 +57,7 @@ pub fn describe(client: &ClientInfo, table: &Catalogue, now_ms: i64, out: &mut V
     let idle = now_ms / 1000 - client.active_ms.load(Ordering::Relaxed) / 1000;
     let flags = client.shown_flags();
     let letters: String = flag_letters(flags).map(char::from).collect();
-    let capa = if flags.contains(ClientFlags::CAPA_REDIRECT) { "r" } else { "" };
+    let capa: String = capa_letters(flags).map(char::from).collect();
     let db = client.db.load(Ordering::Relaxed);
     let [sub, psub, ssub] = client.subscriptions.each_ref().map(|count| count.load(Ordering::Relaxed));
     let input = client.input.load(Ordering::Relaxed);
@@ -87,6 +95,7 @@ mod tests {
         let letters = |flags| flag_letters(flags).map(char::from).collect::<String>();
         assert_eq!(letters(ClientFlags::AUTHENTICATED), "N");
         assert_eq!(letters(ClientFlags::NO_TOUCH | ClientFlags::BLOCKED | ClientFlags::UNIX), "bUT");
-        assert_eq!(letters(ClientFlags::all()), "OSMPxbtRBdcAUreTIiE");
+        assert_eq!(letters(ClientFlags::all()), "OSMPxbtRBdcAUreTIiEf");
+        assert!(capa_letters(ClientFlags::all()).eq(*b"rd"));
     }
 }

@@ -155,6 +155,8 @@ bitflags::bitflags! {
         const AUTHENTICATED = 1 << 7;
         /// CLIENT CAPA REDIRECT: follows redirections.
         const CAPA_REDIRECT = 1 << 8;
+        /// CLIENT CAPA DIRECT: its requests are never forwarded, as those of a node that forwards itself.
+        const CAPA_DIRECT = 1 << 29;
         /// CLIENT IMPORT-SOURCE: sees expired keys in import mode.
         const IMPORT_SOURCE = 1 << 9;
         /// In a transaction.

@@ -27,6 +27,9 @@ pub struct WaitingClient {
     pub replicas: u64,
     /// Timeout, as Unix time in ms.
     pub until_ms: Option<i64>,
+    /// What other nodes have acknowledged, local disks and replicas, if the client has written there: the reply is the
+    /// minimum.
+    pub elsewhere: (u64, u64),
 }
 
 /// Which acknowledgement a client waits for.
@@ -59,6 +62,7 @@ impl WaitingClient {
     }
 
     fn reply(&self, local: u64, replicas: u64) -> Vec<u8> {
+        let (local, replicas) = (local.min(self.elsewhere.0), replicas.min(self.elsewhere.1));
         let mut out = Vec::new();
         let mut reply = Reply::new(&mut out, self.version);
         if self.kind == WaitKind::Disk {

@@ -321,7 +321,11 @@ impl Harness {
                     let targets = invalidation.targets(0..usize::MAX).iter();
                     messages.extend(targets.map(|target| (target.client as usize - 1, out.clone())));
                 }
-                Delivery::Published(_) | Delivery::Disconnected(_) | Delivery::ToSource(..) | Delivery::SlotsLost => {
+                Delivery::Published(_)
+                | Delivery::Disconnected(_)
+                | Delivery::ToSource(..)
+                | Delivery::UnblockedElsewhere(..)
+                | Delivery::SlotsLost => {
                     panic!("nobody asked for that")
                 }
             }

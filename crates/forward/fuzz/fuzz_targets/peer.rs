@@ -59,6 +59,7 @@ fn answers(asked: u8, received: &[u8], step: usize) -> Vec<(Option<u64>, Vec<u8>
                     (Some(unanswered.ticket.reply), format!("{redirect:?}").into_bytes())
                 }
                 Answer::Subscribed(subscription, error) => (None, format!("{subscription:?} {error:?}").into_bytes()),
+                Answer::Waited(reply) => (None, reply.to_vec()),
                 Answer::Push(push) => (None, format!("{push:?}").into_bytes()),
             });
         }
@@ -68,7 +69,8 @@ fn answers(asked: u8, received: &[u8], step: usize) -> Vec<(Option<u64>, Vec<u8>
 }
 
 fn ticket(reply: u64) -> Ticket {
-    Ticket { connection: 0, client: 1, reply, part: 0, wanted: true, caches: false, attempts: 0, slot: Some(1) }
+    let (wanted, caches, writes) = (true, false, false);
+    Ticket { connection: 0, client: 1, reply, part: 0, wanted, caches, writes, attempts: 0, slot: Some(1) }
 }
 
 /// Merges a reply with itself in every way, as that to a part of a request.

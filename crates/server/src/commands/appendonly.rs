@@ -6,7 +6,7 @@ use kvick_commands::timeout::until_ms;
 use kvick_durability::aof::waiting::{AOF_DISABLED_ERROR, WaitKind, WaitingClient};
 use kvick_durability::aof::{State, rewrite};
 use kvick_durability::persistence::snapshots::{Busy, Purpose};
-use kvick_engine::session::{Session, SessionHandler};
+use kvick_engine::session::{Acknowledged, Session, SessionHandler};
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
 use kvick_runtime::logging;
@@ -71,7 +71,17 @@ fn rewrite_now(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
+/// What other nodes have acknowledged of the client's writes; nothing if its requests are not forwarded.
+fn elsewhere(cx: &mut Session<'_>) -> Option<Acknowledged> {
+    cx.client.forwarding.as_mut()?.acknowledged.take()
+}
+
 fn wait_for_replicas(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    let elsewhere = elsewhere(cx);
+    if let Some(acknowledged) = elsewhere.filter(|acknowledged| !acknowledged.here) {
+        cx.reply.uint(acknowledged.replicas);
+        return Ok(());
+    }
     if cx.server.replication.upstream.is_replica() {
         return Err(Error::text(
             "ERR WAIT cannot be used with replica instances. Please also note that if a replica is configured to be \
@@ -83,15 +93,24 @@ fn wait_for_replicas(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> 
     let until_ms = until_ms(&args[2], false, cx.now_ms)?;
     let on_replicas = cx.server.replication.replicas.count_acked(cx.client.write_offset, false) as u64;
     if cx.in_transaction || on_replicas >= replicas {
-        cx.reply.uint(on_replicas);
+        cx.reply.uint(on_replicas.min(elsewhere.unwrap_or(Acknowledged::NOTHING).replicas));
         return Ok(());
     }
-    block_request(cx, WaitKind::Memory, 0, replicas, until_ms);
+    block_request(cx, WaitKind::Memory, (0, replicas), until_ms, elsewhere);
     Ok(())
 }
 
-/// Blocks the client, and requests acknowledgements from replicas.
-fn block_request(cx: &mut Session<'_>, kind: WaitKind, local: u64, replicas: u64, until_ms: Option<i64>) {
+/// Blocks the client until local disks and replicas have its writes, and requests acknowledgements from replicas.
+fn block_request(
+    cx: &mut Session<'_>,
+    kind: WaitKind,
+    (local, replicas): (u64, u64),
+    until_ms: Option<i64>,
+    elsewhere: Option<Acknowledged>,
+) {
+    // It has begun to wait when the other nodes were asked.
+    let until_ms = elsewhere.map_or(until_ms, |acknowledged| acknowledged.until_ms);
+    let Acknowledged { local: other_disks, replicas: other_replicas, .. } = elsewhere.unwrap_or(Acknowledged::NOTHING);
     // The client waits for no key: the thread that owns the append-only file ends the wait.
     let waiter = Waiter::new(Kind::String, false, 0, Box::new(()));
     if replicas > 0 {
@@ -106,6 +125,7 @@ fn block_request(cx: &mut Session<'_>, kind: WaitKind, local: u64, replicas: u64
         local,
         replicas,
         until_ms,
+        elsewhere: (other_disks, other_replicas),
     });
     *cx.waits = Some(waiter);
 }
@@ -118,6 +138,11 @@ fn wait(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let replicas = parse_i64(&args[2]).and_then(|replicas| u64::try_from(replicas).ok());
     let replicas = replicas.ok_or(Error::text("ERR value is out of range, must be positive"))?;
     let until_ms = until_ms(&args[3], false, cx.now_ms)?;
+    let elsewhere = elsewhere(cx);
+    if let Some(acknowledged) = elsewhere.filter(|acknowledged| !acknowledged.here) {
+        reply(cx, acknowledged.local, acknowledged.replicas);
+        return Ok(());
+    }
     if cx.server.replication.upstream.is_replica() {
         return Err(Error::text(
             "ERR WAITAOF cannot be used with replica instances. Please also note that writes to replicas are just \
@@ -132,11 +157,16 @@ fn wait(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let on_disk = u64::from(aof.is_synced(offset));
     let on_replicas = cx.server.replication.replicas.count_acked(offset, true) as u64;
     if cx.in_transaction || (on_disk >= local && on_replicas >= replicas) {
-        cx.reply.array(2);
-        cx.reply.uint(on_disk);
-        cx.reply.uint(on_replicas);
+        let Acknowledged { local, replicas, .. } = elsewhere.unwrap_or(Acknowledged::NOTHING);
+        reply(cx, on_disk.min(local), on_replicas.min(replicas));
         return Ok(());
     }
-    block_request(cx, WaitKind::Disk, local, replicas, until_ms);
+    block_request(cx, WaitKind::Disk, (local, replicas), until_ms, elsewhere);
     Ok(())
+}
+
+fn reply(cx: &mut Session<'_>, on_disk: u64, on_replicas: u64) {
+    cx.reply.array(2);
+    cx.reply.uint(on_disk);
+    cx.reply.uint(on_replicas);
 }

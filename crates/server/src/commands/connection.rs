@@ -122,8 +122,10 @@ fn reply_about_server(cx: &mut Session<'_>) {
     reply.int(if reply.version() == Version::Resp3 { 3 } else { 2 });
     reply.bulk(b"id");
     reply.uint(cx.client.info.id);
-    let mode = if cx.server.routing.is_some() { "cluster" } else { "standalone" };
-    let role = if cx.server.replication.upstream.is_replica() { "replica" } else { "master" };
+    // A client whose requests are forwarded may treat this server as if it were alone, and write to it.
+    let forwards = cx.client.forwarding.is_some();
+    let mode = if cx.server.routing.is_some() && !forwards { "cluster" } else { "standalone" };
+    let role = if cx.server.replication.upstream.is_replica() && !forwards { "replica" } else { "master" };
     for (field, value) in [("mode", mode), ("role", role)] {
         reply.bulk(field.as_bytes());
         reply.bulk(value.as_bytes());

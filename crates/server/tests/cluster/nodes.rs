@@ -158,6 +158,13 @@ impl Node {
         }
     }
 
+    /// The reply to CLUSTER NODES as it is on a node that forwards nothing.
+    pub fn known_nodes(&self) -> String {
+        let mut client = self.client();
+        redis::cmd("CLIENT").arg(&["CAPA", "direct"]).exec(&mut client).expect("accepted");
+        redis::cmd("CLUSTER").arg("NODES").query(&mut client).expect("nodes")
+    }
+
     /// Its ID.
     pub fn id(&self) -> String {
         self.call("CLUSTER MYID")

@@ -8,9 +8,11 @@
 //! For clients in broadcasting mode, worker 0 has a link to each primary that reports all changes, whatever the
 //! prefixes of the clients are.
 //!
+//! A client with NOLOOP has links of its own, with NOLOOP, so that other nodes know which changes are its own.
+//!
 //! When a link is lost, invalidations may be missing: all clients get the invalidation of all keys.
 
-use super::links::{Peer, Purpose};
+use super::links::{Peer, PeerLink, Purpose};
 use crate::Worker;
 use kvick_commands::spec::Flags;
 use kvick_commands::table::{Class, Resolved};
@@ -61,6 +63,9 @@ impl Worker {
 
     /// A node reports that keys have changed.
     pub(super) fn receive_invalidation(&mut self, peer: Peer, keys: &[&[u8]]) {
+        if let Purpose::Own(client) | Purpose::OwnPushes(client) = peer.purpose {
+            return self.invalidate_own(client, &InvalidatedKeys::keys(keys.iter().copied()));
+        }
         for key in keys {
             if peer.purpose == Purpose::Broadcasts {
                 self.engine.note_change((*key).into());
@@ -84,9 +89,34 @@ impl Worker {
         invalidate(self.server, Executor::Worker(self.number), &InvalidatedKeys::All, concerned);
     }
 
-    /// The ID that this worker's link for pushes has at a node; `None` while it is not ready.
-    pub(super) fn push_receiver(&mut self, address: SocketAddr) -> Option<u64> {
-        let number = self.share_link(push_peer(address))?;
+    /// Sends a client with links of its own an invalidation.
+    pub(super) fn invalidate_own(&self, client: u64, keys: &InvalidatedKeys) {
+        invalidate(self.server, Executor::Worker(self.number), keys, self.server.clients.get(client).into_iter());
+    }
+
+    /// Closes the links of clients that do not need links of their own any more.
+    pub(super) fn end_own_links(&mut self) {
+        let needs = |client: u64| {
+            let info = self.server.clients.get(client);
+            info.is_some_and(|info| info.flags().contains(ClientFlags::TRACKING | ClientFlags::NOLOOP))
+        };
+        let is_over = |link: &PeerLink| match link.peer.purpose {
+            Purpose::Own(client) | Purpose::OwnPushes(client) => link.lease.is_none() && !needs(client),
+            _ => false,
+        };
+        let all = self.links.all.iter();
+        let over: Vec<usize> =
+            all.filter(|(_, link)| link.as_deref().is_some_and(is_over)).map(|(number, _)| number).collect();
+        for number in over {
+            if self.links.get(number).is_some_and(|link| link.link.is_empty()) {
+                self.drop_link(number);
+            }
+        }
+    }
+
+    /// The ID that a link for pushes has at its node; `None` while it is not ready.
+    pub(super) fn push_receiver(&mut self, pushes: Peer) -> Option<u64> {
+        let number = self.share_link(pushes)?;
         self.links.get(number)?.link.client_id()
     }
 

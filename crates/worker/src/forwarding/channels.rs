@@ -13,6 +13,7 @@ use crate::Worker;
 use kvick_core::inbox::Delivery;
 use kvick_core::pubsub::publication::{Address, Publication};
 use kvick_core::pubsub::{Audience, Kind};
+use kvick_core::tracking::invalidation::InvalidatedKeys;
 use kvick_forward::{Push, Redirect, Subscription};
 use kvick_resp::Args;
 use kvick_store::slot::slot;
@@ -184,7 +185,12 @@ impl Worker {
     pub(super) fn receive_push(&mut self, peer: Peer, push: Push<'_>) {
         match push {
             Push::Invalidated(keys) => self.receive_invalidation(peer, &keys),
-            Push::InvalidatedAll => self.invalidate_all_cached(peer.purpose == Purpose::Broadcasts),
+            Push::InvalidatedAll => match peer.purpose {
+                Purpose::Own(client) | Purpose::OwnPushes(client) => {
+                    self.invalidate_own(client, &InvalidatedKeys::All);
+                }
+                purpose => self.invalidate_all_cached(purpose == Purpose::Broadcasts),
+            },
             Push::ShardMessage { channel, message } => {
                 if self.links.channels.all.get(channel).is_some_and(|known| known.source == Some(peer.address)) {
                     let message = Publication::new(Address::Shard, channel, message, Box::default(), u64::MAX);
@@ -211,6 +217,14 @@ impl Worker {
             Purpose::Tracked if has_cached => self.invalidate_all_cached(false),
             Purpose::Tracked => {}
             Purpose::Broadcasts => self.invalidate_all_cached(true),
+            Purpose::Own(client) if has_cached => self.invalidate_own(client, &InvalidatedKeys::All),
+            Purpose::Own(_) => {}
+            Purpose::OwnPushes(client) => {
+                self.invalidate_own(client, &InvalidatedKeys::All);
+                for number in self.links.redirected_to(peer) {
+                    self.break_link(number, &"the link for invalidations is lost");
+                }
+            }
             Purpose::Pushes => {
                 for channel in self.links.channels.all.values_mut() {
                     let is_there = |address: &mut SocketAddr| *address == peer.address;
@@ -221,7 +235,7 @@ impl Worker {
                     }
                 }
                 // The node sends invalidations of keys that were read over these to the lost link.
-                for number in self.links.redirected_to(peer.address) {
+                for number in self.links.redirected_to(peer) {
                     self.break_link(number, &"the link for invalidations is lost");
                 }
             }

@@ -1,8 +1,11 @@
 //! The links to other nodes: connections, setup, reading and writing.
 
 use super::answers::Parked;
+use super::caching::push_peer;
 use super::channels::Channels;
 use super::routes::Routes;
+use super::unblocking::UNBLOCKS;
+use super::waits::Carrier;
 use crate::readiness::Event;
 use crate::{FIRST_LINK, Worker};
 use kvick_config::tables::cluster::{CLUSTER_FORWARD_PASSWORD, CLUSTER_FORWARD_USER, CLUSTER_NODE_TIMEOUT};
@@ -52,6 +55,10 @@ pub enum Purpose {
     /// Requests of clients that cache keys, for a primary: it sends invalidations of the keys that were read, with
     /// RESP2 over the link for pushes.
     Tracked,
+    /// Requests of the client with this ID, which caches keys but wants no invalidations of its own changes (NOLOOP).
+    Own(u64),
+    /// Invalidations for such a client, if its protocol is RESP2.
+    OwnPushes(u64),
     /// Pushes: messages of shard channels, and invalidations for links with RESP2.
     Pushes,
     /// Invalidations of all keys, for clients in broadcasting mode.
@@ -62,6 +69,8 @@ pub enum Purpose {
 pub struct PeerLink {
     pub peer: Peer,
     pub link: Link,
+    /// Unique among the links of all workers.
+    pub id: u64,
     socket: Outgoing,
     is_connected: bool,
     opened: Instant,
@@ -81,8 +90,18 @@ pub struct Links {
     pub all: Slab<Option<Box<PeerLink>>>,
     /// The links that clients share.
     shared: Vec<(Peer, usize)>,
-    /// Links that were leased.
+    /// Links that were leased, the one that is idle for the longest time first.
     idle: Vec<usize>,
+    /// Links that wait for acknowledgements.
+    pub carriers: Vec<Carrier>,
+    /// Replies on carriers that are being read.
+    acknowledged: Vec<(usize, Vec<u8>)>,
+    /// Replies to CLIENT UNBLOCK on links that are being read.
+    unblocked: Vec<(Ticket, Vec<u8>)>,
+    /// Number of links that were opened.
+    opened: u64,
+    /// Changes when clients that shared a link have to share another one.
+    changed: u64,
     /// Links with something to send.
     dirty: Vec<usize>,
     /// Links that may have more to be read.
@@ -144,16 +163,52 @@ impl Links {
         self.all.get_mut(number)?.as_deref_mut()
     }
 
+    /// Identifies by what requests are sent now: the slot map, and which links are shared.
+    #[inline]
+    pub fn generation(&self) -> (u64, u64) {
+        (self.routes.generation, self.changed)
+    }
+
+    /// Has clients share a link.
+    pub fn share(&mut self, peer: Peer, number: usize) {
+        self.shared.push((peer, number));
+    }
+
+    /// Takes a link that clients share, or that is idle, so that no more requests are sent over it. False if it is
+    /// leased.
+    pub fn take_unleased(&mut self, number: usize) -> bool {
+        if let Some(at) = self.shared.iter().position(|(_, shared)| *shared == number) {
+            self.shared.swap_remove(at);
+            // What is sent over the next link must not overtake what is outstanding on this one.
+            self.changed += 1;
+            return true;
+        }
+        let at = self.idle.iter().position(|idle| *idle == number);
+        at.map(|at| self.idle.remove(at)).is_some()
+    }
+
+    /// Takes an idle link, the one that is idle for the longest time.
+    fn take_idle(&mut self, peer: Peer) -> Option<usize> {
+        let is_for =
+            |number: &usize| self.all.get(*number).and_then(Option::as_ref).is_some_and(|link| link.peer == peer);
+        let at = self.idle.iter().position(is_for)?;
+        Some(self.idle.remove(at))
+    }
+
     /// The shared links of a purpose.
     pub fn of_purpose(&self, purpose: Purpose) -> Vec<usize> {
         self.shared.iter().filter(|(peer, _)| peer.purpose == purpose).map(|(_, number)| *number).collect()
     }
 
-    /// The links to a node that sends invalidations of the keys that are read over them to the link for pushes.
-    pub fn redirected_to(&self, address: SocketAddr) -> Vec<usize> {
+    /// The links whose node sends invalidations of the keys that are read over them to this link for pushes.
+    pub fn redirected_to(&self, pushes: Peer) -> Vec<usize> {
+        let redirected = match pushes.purpose {
+            Purpose::OwnPushes(client) => Purpose::Own(client),
+            _ => Purpose::Tracked,
+        };
         let is_one = |link: &PeerLink| {
-            let Peer { purpose, version, .. } = link.peer;
-            link.peer.address == address && purpose == Purpose::Tracked && version == Version::Resp2
+            let Peer { address, purpose, version, .. } = link.peer;
+            address == pushes.address && purpose == redirected && version == Version::Resp2
         };
         let all = self.all.iter();
         all.filter(|(_, link)| link.as_deref().is_some_and(is_one)).map(|(number, _)| number).collect()
@@ -184,8 +239,8 @@ impl Worker {
         if let Some(number) = self.links.shared(peer) {
             return Some(number);
         }
-        let number = self.open_link(peer)?;
-        self.links.shared.push((peer, number));
+        let number = self.links.take_idle(peer).or_else(|| self.open_link(peer))?;
+        self.links.share(peer, number);
         Some(number)
     }
 
@@ -197,6 +252,14 @@ impl Worker {
         }
         link.link.push(request, ticket);
         link.has_cached |= ticket.caches;
+        if ticket.writes {
+            let (address, id) = (link.peer.address, link.id);
+            let connection = self.connections.get_mut(ticket.connection);
+            let connection = connection.filter(|connection| connection.client.info.id == ticket.client);
+            if let Some(forwarded) = connection.and_then(|connection| connection.forwarded.as_deref_mut()) {
+                forwarded.note_written(address, id);
+            }
+        }
         self.mark_dirty(number);
         true
     }
@@ -212,11 +275,10 @@ impl Worker {
 
     /// A link for one connection alone.
     pub(super) fn lease_link(&mut self, token: usize, peer: Peer) -> Option<usize> {
-        let is_for =
-            |number: &usize| self.links.all.get(*number).and_then(Option::as_ref).is_some_and(|link| link.peer == peer);
-        let number = match self.links.idle.iter().position(is_for) {
-            Some(at) => self.links.idle.swap_remove(at),
-            None => self.open_link(peer)?,
+        let number = match peer.purpose {
+            // Nobody else shares it, and its node has to know who writes.
+            Purpose::Own(_) => self.share_link(peer)?,
+            _ => self.links.take_idle(peer).or_else(|| self.open_link(peer))?,
         };
         self.links.get(number)?.lease = Some(token);
         Some(number)
@@ -225,13 +287,16 @@ impl Worker {
     /// Keeps a link whose lease has ended for the next one. Nothing may be outstanding on it, and its node must not
     /// remember anything of the client.
     pub(super) fn return_link(&mut self, number: usize) {
-        if self.links.idle.len() >= IDLE_MAX {
+        let is_shared = self.links.shared.iter().any(|(_, shared)| *shared == number);
+        if !is_shared && self.links.idle.len() >= IDLE_MAX {
             self.drop_link(number);
             return;
         }
         if let Some(link) = self.links.get(number) {
             link.lease = None;
-            self.links.idle.push(number);
+            if !is_shared {
+                self.links.idle.push(number);
+            }
         }
     }
 
@@ -259,9 +324,11 @@ impl Worker {
         });
         let socket = opened.inspect_err(|error| self.log_lost(peer, error)).ok()?;
         let now = Instant::now();
+        self.links.opened += 1;
         let link = PeerLink {
             peer,
             link: Link::new(setup),
+            id: ((self.number as u64) << 48) | self.links.opened,
             socket,
             is_connected: false,
             opened: now,
@@ -277,7 +344,11 @@ impl Worker {
     /// if another link has to be there before.
     fn setup(&mut self, peer: Peer) -> Option<Setup> {
         let receiver = match (peer.purpose, peer.version) {
-            (Purpose::Tracked, Version::Resp2) => Some(self.push_receiver(peer.address)?.to_string()),
+            (Purpose::Tracked, Version::Resp2) => Some(self.push_receiver(push_peer(peer.address))?.to_string()),
+            (Purpose::Own(client), Version::Resp2) => {
+                let pushes = Peer { purpose: Purpose::OwnPushes(client), ..push_peer(peer.address) };
+                Some(self.push_receiver(pushes)?.to_string())
+            }
             _ => None,
         };
         let mut setup = Setup { bytes: Vec::new(), required: Vec::new() };
@@ -297,15 +368,20 @@ impl Worker {
         }
         add(&[b"CLIENT", b"CAPA", b"direct"], false);
         add(&[b"CLIENT", b"SETINFO", b"LIB-NAME", b"kvick-forward"], false);
+        // Also for CLIENT UNBLOCK.
+        add(&[b"CLIENT", b"ID"], matches!(peer.purpose, Purpose::Pushes | Purpose::OwnPushes(_)));
         if peer.db != 0 {
             add(&[b"SELECT", peer.db.to_string().as_bytes()], true);
         }
         match (peer.purpose, &receiver) {
-            (Purpose::Requests, _) => {}
+            (Purpose::Requests | Purpose::Pushes | Purpose::OwnPushes(_), _) => {}
             (Purpose::Reads, _) => add(&[b"READONLY"], true),
             (Purpose::Tracked, None) => add(&[b"CLIENT", b"TRACKING", b"ON"], true),
             (Purpose::Tracked, Some(id)) => add(&[b"CLIENT", b"TRACKING", b"ON", b"REDIRECT", id.as_bytes()], true),
-            (Purpose::Pushes, _) => add(&[b"CLIENT", b"ID"], true),
+            (Purpose::Own(_), None) => add(&[b"CLIENT", b"TRACKING", b"ON", b"NOLOOP"], true),
+            (Purpose::Own(_), Some(id)) => {
+                add(&[b"CLIENT", b"TRACKING", b"ON", b"REDIRECT", id.as_bytes(), b"NOLOOP"], true);
+            }
             (Purpose::Broadcasts, _) => add(&[b"CLIENT", b"TRACKING", b"ON", b"BCAST"], true),
         }
         Some(setup)
@@ -383,7 +459,7 @@ impl Worker {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => break Err(Box::new(error)),
             }
-            if let Err(broken) = self.pass_replies(&mut link, &mut redirected) {
+            if let Err(broken) = self.pass_replies(number, &mut link, &mut redirected) {
                 break Err(Box::new(describe(broken)));
             }
             self.write_many_replies();
@@ -411,6 +487,12 @@ impl Worker {
                 self.mark_dirty(number);
             }
         }
+        for (number, reply) in std::mem::take(&mut self.links.acknowledged) {
+            self.note_acknowledged(number, &reply);
+        }
+        for (ticket, reply) in std::mem::take(&mut self.links.unblocked) {
+            self.note_unblocked(ticket, &reply);
+        }
         for (unanswered, redirect) in redirected {
             self.redirect(unanswered, redirect, peer, lease.is_some());
         }
@@ -437,6 +519,7 @@ impl Worker {
 
     fn pass_replies(
         &mut self,
+        number: usize,
         link: &mut PeerLink,
         redirected: &mut Vec<(Unanswered, Redirect)>,
     ) -> Result<(), Broken> {
@@ -450,12 +533,17 @@ impl Worker {
                         redirected.push((unanswered, Redirect::Later));
                         continue;
                     }
+                    if ticket.connection == UNBLOCKS {
+                        self.links.unblocked.push((ticket, reply.to_vec()));
+                        continue;
+                    }
                     self.pass_reply(ticket, reply);
-                    if ticket.caches {
+                    if ticket.caches && !matches!(link.peer.purpose, Purpose::Own(_)) {
                         self.note_cached(ticket.client, request);
                     }
                 }
                 Answer::Redirected(unanswered, redirect) => redirected.push((unanswered, redirect)),
+                Answer::Waited(reply) => self.links.acknowledged.push((number, reply.to_vec())),
                 Answer::Push(push) => self.receive_push(link.peer, push),
                 Answer::Subscribed(subscription, error) => self.note_subscribed(link.peer, subscription, error),
             }
@@ -478,6 +566,7 @@ impl Worker {
         if let Some(token) = lease {
             self.lose_lease(token, number);
         }
+        self.lose_carrier(number);
         for unanswered in link.into_unanswered() {
             if is_refused {
                 self.pass_error(unanswered.ticket, &format!("ERR {reason}"));
@@ -499,6 +588,7 @@ impl Worker {
         }
         self.links.routes.update(self.server);
         let node_timeout = Duration::from_millis(self.server.config.read(CLUSTER_NODE_TIMEOUT));
+        self.end_own_links();
         let routes = &self.links.routes;
         let hangs = |link: &PeerLink| {
             let is_new = !link.link.is_ready() && link.opened.elapsed() > CONNECT_MAX;

@@ -25,11 +25,14 @@ mod channels;
 mod links;
 mod requests;
 mod routes;
+mod unblocking;
+mod waits;
 
 pub(super) use links::Links;
 pub(super) use requests::Sent;
 
 use kvick_forward::ReplyQueue;
+use waits::{Wait, Written};
 
 /// Maximum number of outstanding requests of a client.
 const OUTSTANDING_MAX: usize = 4096;
@@ -57,8 +60,14 @@ pub struct Forwarded {
     watches: u32,
     /// Whether the keys that it watched have to be considered changed, because the link to their node was lost.
     watch_lost: bool,
-    /// The generation of the slot map by which the outstanding requests were sent.
-    generation: u64,
+    /// By what the outstanding requests were sent: see [`Links::generation`].
+    generation: (u64, u64),
+    /// The links that have carried its last writes, one per node.
+    written: Vec<Written>,
+    /// WAIT or WAITAOF, until other nodes have acknowledged enough.
+    wait: Option<Box<Wait>>,
+    /// Whether the connection stays at this worker, because it has asked for acknowledgements of writes over its links.
+    stays: bool,
 }
 
 /// A push to be sent behind replies that other nodes have yet to give.
@@ -82,12 +91,19 @@ enum Waits {
     Lease,
     /// Subscriptions to shard channels.
     Channels,
+    /// Acknowledgements of its writes.
+    Acknowledgements,
 }
 
 impl Forwarded {
     /// Whether the connection may move to another worker.
     pub fn is_idle(&self) -> bool {
-        self.queue.is_empty() && self.lease.is_none() && self.waits == Waits::Nothing
+        self.queue.is_empty() && self.lease.is_none() && self.waits == Waits::Nothing && !self.stays
+    }
+
+    /// Whether it is blocked by a command of its own.
+    pub fn is_blocked(&self) -> bool {
+        self.waits == Waits::Acknowledgements
     }
 
     /// Sends a push again behind the replies that are outstanding now.

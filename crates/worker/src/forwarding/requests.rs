@@ -7,7 +7,7 @@ use crate::Worker;
 use kvick_commands::spec::Flags;
 use kvick_commands::table::{Class, CommandInfo};
 use kvick_core::clients::ClientFlags;
-use kvick_engine::forwarding::{Destination, Expected};
+use kvick_engine::forwarding::{Destination, Expected, may_write};
 use kvick_forward::split::{self, Split};
 use kvick_forward::{Content, Gather, Merge, Request, Ticket};
 use kvick_resp::format::parse_u64;
@@ -99,12 +99,12 @@ impl Worker {
         args: Args<'_>,
     ) -> Sent {
         self.links.routes.update(self.server);
-        let generation = self.links.routes.generation;
+        let generation = self.links.generation();
         let sending = Sending { token, command, args };
         let Some(connection) = self.connections.get_mut(token) else { return Sent::Yes };
         let forwarded = connection.forwarded.get_or_insert_default();
         if !forwarded.queue.is_empty() {
-            let is_alone = destination == Destination::Nowhere
+            let is_alone = matches!(destination, Destination::Nowhere | Destination::Writers)
                 || sending.may_block()
                 || sending.is_watch()
                 || sending.is_subscription();
@@ -114,6 +114,12 @@ impl Worker {
             }
         }
         forwarded.generation = generation;
+        if destination == Destination::Writers {
+            return match forwarded.refused.take() {
+                Some(error) => self.refuse_forwarding(sending, &error),
+                None => self.await_writers(token, args),
+            };
+        }
         if sending.is_subscription() && destination != Destination::Nowhere {
             return match forwarded.refused.take() {
                 Some(error) => self.refuse_forwarding(sending, &error),
@@ -126,7 +132,9 @@ impl Worker {
             Destination::Everywhere => self.send_everywhere(sending),
             Destination::Scan => self.send_scan(sending),
             // Nothing is outstanding, so the engine had no reason.
-            Destination::Nowhere => Err(Unsent::Refused("ERR The request cannot be executed now")),
+            Destination::Nowhere | Destination::Writers => {
+                Err(Unsent::Refused("ERR The request cannot be executed now"))
+            }
         };
         match result {
             Ok(sent) => sent,
@@ -141,7 +149,7 @@ impl Worker {
         }
     }
 
-    fn forwarded(&mut self, token: usize) -> Option<&mut Forwarded> {
+    pub(super) fn forwarded(&mut self, token: usize) -> Option<&mut Forwarded> {
         self.connections.get_mut(token)?.forwarded.as_deref_mut()
     }
 
@@ -177,8 +185,12 @@ impl Worker {
             return Peer { address, db: 0, version: Version::Resp2, purpose: Purpose::Requests };
         };
         let client = &connection.client;
-        let is_tracked = client.tracking.is_some() && !client.info.flags().contains(ClientFlags::BROADCAST);
-        let purpose = if is_tracked { Purpose::Tracked } else { Purpose::Requests };
+        let flags = client.info.flags();
+        let purpose = match () {
+            () if client.tracking.is_none() || flags.contains(ClientFlags::BROADCAST) => Purpose::Requests,
+            () if flags.contains(ClientFlags::NOLOOP) => Purpose::Own(client.info.id),
+            () => Purpose::Tracked,
+        };
         Peer { address, db: client.db, version: client.version, purpose }
     }
 
@@ -211,7 +223,8 @@ impl Worker {
             None => forwarded.queue.expect(),
         };
         let client = connection.client.info.id;
-        Some(Ticket { connection: sending.token, client, reply, part: 0, wanted, caches, attempts: 0, slot })
+        let (connection, writes) = (sending.token, may_write(sending.command));
+        Some(Ticket { connection, client, reply, part: 0, wanted, caches, writes, attempts: 0, slot })
     }
 
     fn send_to_slot(&mut self, sending: Sending<'_>, slot: u16) -> Result<Sent, Unsent> {
@@ -307,7 +320,7 @@ impl Worker {
             return Ok(Sent::Yes);
         }
         let Some(mut ticket) = self.expect(sending, Some(slot), None) else { return Ok(Sent::Yes) };
-        ticket.caches = block.caches;
+        (ticket.caches, ticket.writes) = (block.caches, block.writes);
         let (commands, reads) = (block.commands, block.reads);
         let request = Request { content: Content::Encoded(&block.bytes), commands, asking: false, reads };
         let is_sent = match lease {

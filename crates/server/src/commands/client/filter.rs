@@ -5,6 +5,7 @@
 
 use kvick_acl::Acl;
 use kvick_commands::context::Error;
+use kvick_core::clients::line::{capa_letters, flag_letters};
 use kvick_core::clients::{ClientFlags, ClientInfo};
 use kvick_engine::services::Services;
 use kvick_resp::Args;
@@ -12,10 +13,10 @@ use kvick_resp::format::parse_i64;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
-/// All flag letters of the reference, including those that never occur here.
-const FLAG_LETTERS: &[u8] = b"OSMPxbtRBdcuAUreTIiEN";
+/// All flag letters of the reference, including those that never occur here, and those of this server.
+const FLAG_LETTERS: &[u8] = b"OSMPxbtRBdcuAUreTIiEfN";
 /// Letters of capabilities.
-const CAPA_LETTERS: &[u8] = b"r";
+const CAPA_LETTERS: &[u8] = b"rd";
 
 /// See the module's documentation.
 #[derive(Default)]
@@ -198,10 +199,8 @@ impl<'a> Conditions<'a> {
             self.name.map(|name| named(&names.name, name)),
             self.lib_name.map(|name| named(&names.lib_name, name)),
             self.lib_ver.map(|version| named(&names.lib_ver, version)),
-            self.flags.map(|letters| {
-                letters.iter().all(|letter| kvick_core::clients::line::flag_letters(flags).any(|own| own == *letter))
-            }),
-            self.capa.map(|letters| letters.is_empty() || flags.contains(ClientFlags::CAPA_REDIRECT)),
+            self.flags.map(|letters| letters.iter().all(|letter| flag_letters(flags).any(|own| own == *letter))),
+            self.capa.map(|letters| letters.iter().all(|letter| capa_letters(flags).any(|own| own == *letter))),
             self.db.map(|db| db == client.db.load(Ordering::Relaxed)),
         ]
         .into_iter()
@@ -294,7 +293,7 @@ mod tests {
         for words in holding {
             assert_eq!(matches(words, &client), Ok(true), "{words:?}");
         }
-        let failing: [&[&str]; 12] = [
+        let failing: [&[&str]; 13] = [
             &["ID", "4"],
             &["TYPE", "replica"],
             &["ip", "127.0.0"],
@@ -307,6 +306,7 @@ mod tests {
             &["not-user", "default"],
             &["not-flags", "T"],
             &["id", "5", "not-capa", "r"],
+            &["capa", "rd"],
         ];
         for words in failing {
             assert_eq!(matches(words, &client), Ok(false), "{words:?}");

@@ -101,6 +101,7 @@ fn capa(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
         cx.client.info.set_flags(ClientFlags::CAPA_REDIRECT, true);
     }
     if has(b"direct") {
+        cx.client.info.set_flags(ClientFlags::CAPA_DIRECT, true);
         cx.client.end_forwarding(cx.server);
     }
     cx.reply.ok();

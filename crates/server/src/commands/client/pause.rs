@@ -2,6 +2,8 @@
 
 use kvick_commands::context::Error;
 use kvick_commands::spec::{Arg, Categories, Command, Flags, Group, LockRule, Spec};
+use kvick_core::clients::ClientFlags;
+use kvick_core::inbox::Delivery;
 use kvick_core::message::Message;
 use kvick_engine::blocking::Blocked;
 use kvick_engine::session::{Session, SessionHandler};
@@ -81,8 +83,16 @@ fn unblock(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let id = parse_i64(&args[2]).ok_or(Error::NOT_INTEGER)?;
     let error = args.get(3).is_some_and(|reason| reason.eq_ignore_ascii_case(b"error"));
     let client = u64::try_from(id).ok().and_then(|id| cx.server.clients.get(id));
-    let waiter = client.and_then(|client| client.waiter.lock().clone());
-    let unblocked = waiter.is_some_and(|waiter| release(cx, &waiter, error));
+    let waiter = client.as_ref().and_then(|client| client.waiter.lock().clone());
+    let elsewhere = ClientFlags::FORWARD | ClientFlags::BLOCKED;
+    let unblocked = match (waiter, client) {
+        (Some(waiter), _) => release(cx, &waiter, error),
+        (None, Some(client)) if client.flags().contains(elsewhere) => {
+            cx.server.put(client.worker(), Delivery::UnblockedElsewhere(client, error));
+            true
+        }
+        _ => false,
+    };
     cx.reply.int(unblocked.into());
     Ok(())
 }

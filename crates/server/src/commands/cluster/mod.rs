@@ -1,10 +1,12 @@
 //! CLUSTER and ASKING.
 //!
+//! - `endpoint`: what the cluster looks like to clients whose requests are forwarded.
 //! - `membership`: nodes, roles and epochs.
 //! - `slot_migration`: atomic migration of slots.
 //! - `slots`: owners of slots, and the keys in slots.
 //! - `topology`: what the cluster looks like.
 
+mod endpoint;
 mod membership;
 mod slot_migration;
 mod slots;

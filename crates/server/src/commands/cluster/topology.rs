@@ -1,47 +1,28 @@
 //! Subcommands that show the cluster as this node knows it.
 
+use super::endpoint::{Endpoint, view};
 use super::node;
 use crate::cluster::Viewer;
-use kvick_cluster::state::{ClientView, CommandError};
+use kvick_cluster::state::CommandError;
 use kvick_commands::context::Error;
 use kvick_engine::session::Session;
 use kvick_resp::Args;
-use kvick_store::slot::SLOTS;
-
-/// How the client is connected.
-fn view(cx: &Session<'_>) -> ClientView {
-    let viewer = cx.client.info.viewer();
-    ClientView { tls: viewer.tls, ipv6: viewer.ipv6 }
-}
 
 /// CLUSTER NODES
 pub fn nodes(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
+    if let Some(endpoint) = Endpoint::of(cx)? {
+        return endpoint.nodes(cx);
+    }
     let (node, client) = (node(cx)?, view(cx));
     let text = node.read(|cluster, facts| cluster.shared_nodes_text(client, facts));
     cx.reply.verbatim(text.as_bytes(), "txt");
     Ok(())
 }
 
-/// The address that a client is connected to, if its requests are forwarded: for it, this node has all slots.
-fn endpoint_for_all(cx: &Session<'_>) -> Option<(String, u16)> {
-    cx.client.forwarding?;
-    let (host, port) = cx.client.info.local.rsplit_once(':')?;
-    Some((host.trim_matches(['[', ']']).to_owned(), port.parse().ok()?))
-}
-
 /// CLUSTER SLOTS
 pub fn slots(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
-    if let Some((host, port)) = endpoint_for_all(cx) {
-        let id = node(cx)?.read(|cluster, _| cluster.my_id());
-        cx.reply.array(1);
-        cx.reply.array(3);
-        cx.reply.uint(0);
-        cx.reply.uint(u64::from(SLOTS) - 1);
-        cx.reply.array(4);
-        cx.reply.bulk(host.as_bytes());
-        cx.reply.uint(port.into());
-        cx.reply.bulk(id.as_bytes());
-        cx.reply.map(0);
+    if let Some(endpoint) = Endpoint::of(cx)? {
+        endpoint.slots(cx);
         return Ok(());
     }
     let viewer = Viewer { client: view(cx), version: cx.client.version };
@@ -52,34 +33,8 @@ pub fn slots(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
 
 /// CLUSTER SHARDS
 pub fn shards(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
-    if let Some((host, port)) = endpoint_for_all(cx) {
-        let (id, shard) = node(cx)?.read(|cluster, _| (cluster.my_id(), cluster.my_shard_id()));
-        let port_name: &[u8] = if view(cx).tls { b"tls-port" } else { b"port" };
-        let reply = &mut cx.reply;
-        reply.array(1);
-        reply.map(3);
-        reply.bulk(b"slots");
-        reply.array(2);
-        reply.uint(0);
-        reply.uint(u64::from(SLOTS) - 1);
-        reply.bulk(b"nodes");
-        reply.array(1);
-        reply.map(7);
-        reply.bulk(b"id");
-        reply.bulk(id.as_bytes());
-        reply.bulk(port_name);
-        reply.uint(port.into());
-        for (name, text) in [("ip", &host[..]), ("endpoint", &host), ("role", "master")] {
-            reply.bulk(name.as_bytes());
-            reply.bulk(text.as_bytes());
-        }
-        reply.bulk(b"replication-offset");
-        reply.uint(0);
-        reply.bulk(b"health");
-        reply.bulk(b"online");
-        reply.bulk(b"id");
-        reply.bulk(shard.as_bytes());
-        return Ok(());
+    if let Some(endpoint) = Endpoint::of(cx)? {
+        return endpoint.shards(cx);
     }
     let viewer = Viewer { client: view(cx), version: cx.client.version };
     let published = node(cx)?.fresh();
@@ -110,6 +65,9 @@ pub fn my_shard_id(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
 
 /// CLUSTER REPLICAS and CLUSTER SLAVES
 pub fn replicas(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
+    if let Some(endpoint) = Endpoint::of(cx)? {
+        return endpoint.replicas(cx, args);
+    }
     let (node, client) = (node(cx)?, view(cx));
     let lines = node.read(|cluster, facts| cluster.replicas_lines(&args[2], client, facts));
     let lines = lines.map_err(|error: CommandError| Error::new(format!("ERR {error}")))?;

@@ -30,7 +30,7 @@ fn reads_of_readonly_clients_go_to_replicas() {
         });
         wait_until_served(&proxy);
         wait_for("the proxy knows the replica", || {
-            let nodes = proxy.call("CLUSTER NODES");
+            let nodes = proxy.known_nodes();
             nodes.lines().any(|line| line.starts_with(&replica.id()) && line.contains("slave"))
         });
         // Slot 5061 has the key bar, slot 12182 foo.
