@@ -87,7 +87,7 @@ impl Client {
     /// The slot of the keys that it watches, here or elsewhere.
     fn watched_slot(&self) -> Option<u16> {
         let here = || self.watching.as_ref().and_then(|watching| watching.keys.first()).map(|key| slot(&key.key));
-        self.forwarding.and_then(|elsewhere| elsewhere.watched).or_else(here)
+        self.forwarding.as_ref().and_then(|elsewhere| elsewhere.watched).or_else(here)
     }
 }
 
@@ -170,7 +170,7 @@ impl Engine {
         if client.is_queueing(command) {
             return if slot == RequestSlot::Several { Routed::Refused(Error::text(CROSS_SLOT)) } else { Routed::Here };
         }
-        let watched_elsewhere = client.forwarding.and_then(|elsewhere| elsewhere.watched);
+        let watched_elsewhere = client.forwarding.as_ref().and_then(|elsewhere| elsewhere.watched);
         let (is_watch, exec) = (command.full_name == "watch", is_exec(command));
         let slot = match slot {
             RequestSlot::Several if split::is_divisible(&command.full_name) => {
@@ -187,7 +187,9 @@ impl Engine {
         let Some(slot) = slot else {
             return match refusal(command, args) {
                 Some(error) => Routed::Refused(error),
-                _ if awaits_writes(command) && client.forwarding.is_some_and(|own| own.acknowledged.is_none()) => {
+                _ if awaits_writes(command)
+                    && client.forwarding.as_ref().is_some_and(|own| own.acknowledged.is_none()) =>
+                {
                     Routed::Elsewhere(Destination::Writers)
                 }
                 _ if command.full_name == "scan" => Routed::Elsewhere(Destination::Scan),
@@ -198,7 +200,8 @@ impl Engine {
         if command.full_name == "sunsubscribe" {
             return Routed::Here;
         }
-        if command.full_name == "ssubscribe" && client.forwarding.is_some_and(|elsewhere| elsewhere.subscribes) {
+        if command.full_name == "ssubscribe" && client.forwarding.as_ref().is_some_and(|elsewhere| elsewhere.subscribes)
+        {
             return Routed::Here;
         }
         if is_watch && client.watched_slot().is_some_and(|watched| watched != slot) {
@@ -233,7 +236,7 @@ impl Engine {
         {
             return Some(Error::text(CROSS_SLOT));
         }
-        let elsewhere = client.forwarding.is_some_and(|elsewhere| elsewhere.watched.is_some());
+        let elsewhere = client.forwarding.as_ref().is_some_and(|elsewhere| elsewhere.watched.is_some());
         let is_sent = elsewhere || slot.is_some_and(|slot| !routing.serves(slot));
         let refused = |command: &CommandInfo| {
             concerns_all(command)

@@ -110,13 +110,13 @@ pub struct Client {
     pub debugging: Option<Mode>,
     /// What other nodes have to do with it, if its requests are forwarded to them. Such a client is never admitted by
     /// the admission word alone.
-    pub forwarding: Option<Elsewhere>,
+    pub forwarding: Option<Box<Elsewhere>>,
     /// The session command that it waits for, if any.
     pub(crate) pending: Option<Box<PendingCommand>>,
 }
 
 /// What a client whose requests are forwarded has at other nodes.
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Default, Debug)]
 pub struct Elsewhere {
     /// Whether it waits for replies of theirs.
     pub outstanding: bool,
@@ -189,7 +189,7 @@ impl Client {
         info.names.lock().user = identity.user.name.clone();
         let mut client = Client::placeholder(info, identity);
         if client.info.flags().contains(ClientFlags::FORWARD) {
-            client.forwarding = Some(Elsewhere::default());
+            client.forwarding = Some(Box::default());
             client.check_every_request();
         }
         client

@@ -189,7 +189,7 @@ impl Connection {
     /// Whether other nodes have yet to answer some of its requests.
     #[inline]
     pub fn awaits_others(&self) -> bool {
-        self.client.forwarding.is_some_and(|elsewhere| elsewhere.outstanding)
+        self.client.forwarding.as_ref().is_some_and(|elsewhere| elsewhere.outstanding)
     }
 
     /// Whether it is stopped only until other nodes have answered, or take more requests: it is not closed when its

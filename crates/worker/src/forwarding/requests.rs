@@ -303,7 +303,7 @@ impl Worker {
     fn send_transaction(&mut self, sending: Sending<'_>, peer: Peer, slot: u16) -> Result<Sent, Unsent> {
         let token = sending.token;
         let Some(connection) = self.connections.get_mut(token) else { return Ok(Sent::Yes) };
-        let watches = connection.client.forwarding.is_some_and(|elsewhere| elsewhere.watched.is_some());
+        let watches = connection.client.forwarding.as_ref().is_some_and(|elsewhere| elsewhere.watched.is_some());
         let (lease, version) =
             (self.forwarded(token).and_then(|forwarded| forwarded.lease), self.peer(token, peer.address).version);
         if !watches && !self.has_room(peer) {
@@ -423,7 +423,7 @@ impl Worker {
             forwarded.queue.push_ready(reply);
             forwarded.has_local = true;
         }
-        let watches = connection.client.forwarding.is_some_and(|elsewhere| elsewhere.watched.is_some());
+        let watches = connection.client.forwarding.as_ref().is_some_and(|elsewhere| elsewhere.watched.is_some());
         if !watches && forwarded.queue.is_empty() && (forwarded.lease.is_some() || forwarded.watches > 0) {
             let lease = forwarded.lease.take();
             (forwarded.watches, forwarded.watch_lost) = (0, false);

@@ -144,7 +144,7 @@ impl Worker {
     pub(super) fn await_writers(&mut self, token: usize, args: Args<'_>) -> Sent {
         let now_ms = self.engine.now_ms;
         let Some(connection) = self.connections.get(token) else { return Sent::Yes };
-        let has_written_here = connection.client.forwarding.is_some_and(|elsewhere| elsewhere.wrote_here);
+        let has_written_here = connection.client.forwarding.as_ref().is_some_and(|elsewhere| elsewhere.wrote_here);
         let Some(forwarded) = connection.forwarded.as_deref() else { return Sent::Yes };
         let mut got = Acknowledged { here: has_written_here, ..Acknowledged::NOTHING };
         let Some((wanted, until_ms)) = Wanted::parse(args, now_ms) else {
