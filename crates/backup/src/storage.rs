@@ -62,7 +62,7 @@ pub trait Staged: Send + Sync {
     /// Writes the manifest, which makes the backup visible. All files must be finished; they are durable then.
     ///
     /// # Errors
-    /// If it cannot be written, or if somebody else has removed one of the files.
+    /// If it cannot be written, or if another program has removed one of the files.
     fn publish(self: Box<Self>, manifest: &Manifest) -> io::Result<()>;
 }
 

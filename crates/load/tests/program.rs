@@ -12,7 +12,7 @@ fn a_reader_that_ends_early_is_no_error() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("kvick-load");
-    // Its first write, or a later one, finds nobody who reads.
+    // The pipe is closed before the program writes, or while it does.
     drop(child.stdout.take());
     let output = child.wait_with_output().expect("its end");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -2,7 +2,7 @@
 //!
 //! The author's secret is not mounted: the operator checks a change first, by its form and with the rules of a running
 //! node, and copies it into a secret of its own. So pods that start never find a file that is not valid. The copy has
-//! one user more, which may do nothing and whose name has the hash of the file. A node that has this user has loaded
+//! one additional user, without rights, whose name contains the hash of the file. A node that has this user has loaded
 //! the file; on the other ones ACL LOAD is repeated until the kubelet has updated the file.
 
 use crate::objects;

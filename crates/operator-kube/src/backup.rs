@@ -1,13 +1,12 @@
 //! Backups of a cluster: a CronJob that runs `kvick-backup`.
 
 use crate::acl::{PASSWORD_KEY, USERNAME_KEY};
-use crate::objects::{self, TLS_PATH, USER};
+use crate::objects::{self, TLS_PATH};
 use crate::spec::{Backup, KvickCluster, S3};
 use k8s_openapi::api::batch::v1::{CronJob, CronJobSpec, JobSpec, JobTemplateSpec};
 use k8s_openapi::api::core::v1::{
-    Capabilities, Container, EmptyDirVolumeSource, EnvVar, EnvVarSource, PersistentVolumeClaimVolumeSource,
-    PodSecurityContext, PodSpec, PodTemplateSpec, SeccompProfile, SecretKeySelector, SecurityContext, Volume,
-    VolumeMount,
+    Container, EmptyDirVolumeSource, EnvVar, EnvVarSource, PersistentVolumeClaimVolumeSource, PodSpec, PodTemplateSpec,
+    SecretKeySelector, Volume, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
@@ -139,25 +138,13 @@ fn pod(cluster: &KvickCluster, backup: &Backup) -> PodSpec {
             args: Some(args),
             env: Some(environment(cluster, backup)),
             resources: Some(backup.resources.clone()),
-            security_context: Some(SecurityContext {
-                allow_privilege_escalation: Some(false),
-                capabilities: Some(Capabilities { drop: Some(vec!["ALL".to_owned()]), ..Capabilities::default() }),
-                read_only_root_filesystem: Some(true),
-                ..SecurityContext::default()
-            }),
+            security_context: Some(objects::container_security()),
             volume_mounts: Some(mounts),
             ..Container::default()
         }],
         enable_service_links: Some(false),
         restart_policy: Some("Never".to_owned()),
-        security_context: Some(PodSecurityContext {
-            fs_group: Some(USER),
-            run_as_group: Some(USER),
-            run_as_non_root: Some(true),
-            run_as_user: Some(USER),
-            seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".to_owned(), ..SeccompProfile::default() }),
-            ..PodSecurityContext::default()
-        }),
+        security_context: Some(objects::pod_security()),
         volumes: Some(volumes),
         ..PodSpec::default()
     }

@@ -60,7 +60,7 @@ fn rights_object(kind: &str, metadata: &Value, rest: Value) -> Value {
     object
 }
 
-/// The rights of the operator. It has them in its namespace only, except that it may read the state of machines.
+/// The rights of the operator. They are limited to its namespace, except for reading the state of machines.
 pub fn rights(namespace: &str) -> Vec<Value> {
     let metadata = json!({ "name": NAME, "namespace": namespace });
     let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata });

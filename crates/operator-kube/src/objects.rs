@@ -315,14 +315,7 @@ fn pod_spec(cluster: &KvickCluster, name: &str, shard: u32) -> PodSpec {
         containers: vec![container(cluster, name)],
         enable_service_links: Some(false),
         hostname: Some(name.to_owned()),
-        security_context: Some(PodSecurityContext {
-            fs_group: Some(USER),
-            run_as_group: Some(USER),
-            run_as_non_root: Some(true),
-            run_as_user: Some(USER),
-            seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".to_owned(), ..SeccompProfile::default() }),
-            ..PodSecurityContext::default()
-        }),
+        security_context: Some(pod_security()),
         subdomain: Some(nodes_name(&cluster_name)),
         termination_grace_period_seconds: Some(spec.termination_grace_period_seconds.into()),
         topology_spread_constraints: spec.topology_spread.clone(),
@@ -440,14 +433,31 @@ fn container(cluster: &KvickCluster, name: &str) -> Container {
         ports: Some(ports),
         readiness_probe: Some(probe("/readyz", 1)),
         resources: Some(spec.resources.clone()),
-        security_context: Some(SecurityContext {
-            allow_privilege_escalation: Some(false),
-            capabilities: Some(Capabilities { drop: Some(vec!["ALL".to_owned()]), ..Capabilities::default() }),
-            read_only_root_filesystem: Some(true),
-            ..SecurityContext::default()
-        }),
+        security_context: Some(container_security()),
         volume_mounts: Some(mounts),
         ..Container::default()
+    }
+}
+
+/// Pods do not run as root.
+pub fn pod_security() -> PodSecurityContext {
+    PodSecurityContext {
+        fs_group: Some(USER),
+        run_as_group: Some(USER),
+        run_as_non_root: Some(true),
+        run_as_user: Some(USER),
+        seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".to_owned(), ..SeccompProfile::default() }),
+        ..PodSecurityContext::default()
+    }
+}
+
+/// Containers write to their volumes only.
+pub fn container_security() -> SecurityContext {
+    SecurityContext {
+        allow_privilege_escalation: Some(false),
+        capabilities: Some(Capabilities { drop: Some(vec!["ALL".to_owned()]), ..Capabilities::default() }),
+        read_only_root_filesystem: Some(true),
+        ..SecurityContext::default()
     }
 }
 

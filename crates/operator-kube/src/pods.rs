@@ -33,7 +33,7 @@ use tokio::runtime::Handle;
 
 /// Owner of the fields that the operator sets.
 pub const MANAGER: &str = "kvick-operator";
-/// Time after which the ConfigMap is read again, in case that somebody else has changed it.
+/// Time after which the ConfigMap is read again, in case another program has changed it.
 const LOAD_EVERY: Duration = Duration::from_secs(15);
 /// Time for which a pod that was created is believed to exist if the watch does not show it.
 const SEEN_WITHIN: Duration = Duration::from_secs(10);
@@ -285,7 +285,7 @@ impl Pods {
         Ok(())
     }
 
-    /// Writes the records. Fails if somebody else has changed them; then they are read again.
+    /// Writes the records. Fails if another program has changed them; then they are read again.
     fn save(&mut self) -> io::Result<()> {
         let mut data = BTreeMap::from([(NUMBERS.to_owned(), serde_json::to_string(&self.numbers)?)]);
         for (name, record) in &self.records {

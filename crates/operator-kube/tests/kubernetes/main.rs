@@ -328,7 +328,7 @@ fn backs_up(fixture: &mut Fixture) {
     assert!(verified.contains("2 shards, 100 keys") && verified.contains("valid"), "{verified}");
     // One is kept.
     assert_eq!((verified.lines().count(), ask("list") == first), (1, false), "{first}\n{verified}");
-    // Without the field, there are no more.
+    // Without the field, there is no CronJob.
     cluster.change_raw(fixture, &serde_json::json!({ "backup": null }));
     wait("the CronJob is deleted", || !fixture.has_cron_job("stored-backup"));
     cluster.delete(fixture);
@@ -429,7 +429,7 @@ fn loses_a_machine(fixture: &mut Fixture) {
         writes.go_on(200);
         wait("Kubernetes wants to end the pod", || pods.is_ending(&primary));
         writes.go_on(200);
-        // Nobody can end it, and it has no successor before.
+        // Its machine is lost, so the pod cannot end, and it gets no successor until it has.
         assert!(pods.is_ending(&primary) && pods.names().len() == 3);
         assert_eq!(cluster.status(fixture).phase, "Healing");
         fixture.kubelet.find();

@@ -46,11 +46,9 @@ impl Endpoint {
 
     /// CLUSTER NODES: the line of this node with the address that the client uses, and all slots.
     pub fn nodes(&self, cx: &mut Session<'_>) -> Result<(), Error> {
-        let client = view(cx);
-        let text = node(cx)?.read(|cluster, facts| cluster.shared_nodes_text(client, facts));
-        let own = text.lines().find(|line| line.starts_with(&self.id)).unwrap_or_default();
-        let bus = own.split([' ', '@']).nth(2).unwrap_or("0");
-        let epoch = own.split(' ').nth(6).unwrap_or("0");
+        let node = node(cx)?;
+        let bus = node.published().topology.myself().bus_port;
+        let epoch = node.read(|cluster, _| cluster.my_epoch());
         let Endpoint { ip, port, id, .. } = self;
         let line = format!("{id} {ip}:{port}@{bus} myself,master - 0 0 {epoch} connected 0-{}\n", SLOTS - 1);
         cx.reply.verbatim(line.as_bytes(), "txt");

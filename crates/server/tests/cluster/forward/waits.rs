@@ -63,7 +63,7 @@ fn check_wait(shards: &Shards) {
     assert_eq!(int(&mut client, &["WAIT", "1", "150"]), 0);
     assert!(began.elapsed() >= Duration::from_millis(150));
     assert_eq!(int(&mut client, &["WAIT", "0", "0"]), 0);
-    // Nobody else waits with it, and several clients wait for what went over the same link.
+    // Several clients wait for what went over the same link, and hold up no other client.
     let waiting: Vec<_> = (0..8)
         .map(|number| {
             let mut client = proxy.client();
