@@ -12,7 +12,9 @@ use hyper::body::Bytes;
 use rusty_s3::actions::{CompleteMultipartUploadResponse, CreateMultipartUpload};
 use std::collections::VecDeque;
 use std::io::{self, Write};
+use std::time::Duration;
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 /// Bytes of the first parts. S3's least is 5 MiB.
 const FIRST_PART_BYTES: usize = 8 << 20;
@@ -22,6 +24,9 @@ const PARTS_OF_A_SIZE: usize = 1_000;
 const PARTS_MAX: usize = 10_000;
 /// Parts up to this size are sent two at a time, larger ones one by one.
 const PAIR_BYTES_MAX: usize = 16 << 20;
+
+/// How long a part of an upload that failed may take to arrive, before the upload is aborted.
+const LAST_PARTS_MAX: Duration = Duration::from_secs(10);
 
 /// Bytes of the part with this index: 8 MiB up to 8 GB, and 512 MiB at a terabyte.
 const fn part_bytes(index: usize) -> usize {
@@ -170,11 +175,11 @@ impl Drop for Upload {
         if self.is_finished {
             return;
         }
-        for part in &self.under_way {
-            part.abort();
-        }
-        for part in self.under_way.drain(..) {
-            let _ = self.client.runtime.block_on(part);
+        // A part that the server still receives could arrive behind the end of its upload, and would stay.
+        for mut part in self.under_way.drain(..) {
+            if self.client.runtime.block_on(async { timeout(LAST_PARTS_MAX, &mut part).await }).is_err() {
+                part.abort();
+            }
         }
         if let Some(id) = self.id.take() {
             // If that fails, the next pruning removes the parts.
