@@ -1,11 +1,10 @@
 //! The values of all settings.
 
-use std::num::NonZero;
-
 use super::directive::{Directive, Flags, Id, Initial, Key, Kind, Special};
 use super::shapes::{Addresses, Directory, KeyspaceEvents, OomScores, OutputLimits, Percentiles, SavePoints};
 use super::tables::{self, network};
 use super::value::{Refusal, Setting, Value};
+use kvick_runtime::affinity;
 
 /// One value for each directive.
 #[derive(Clone, Debug, PartialEq)]
@@ -83,9 +82,9 @@ pub(super) fn initial(id: Id, directory: &Directory) -> Value {
     }
 }
 
-/// The number of cores available to the process, within the bounds of the directive.
+/// The number of workers that suits the machine, within the bounds of the directive.
 fn cores(kind: &Kind) -> i128 {
-    let cores = std::thread::available_parallelism().map_or(1, NonZero::get) as i128;
+    let cores = affinity::default_workers() as i128;
     match kind {
         Kind::Integer { min, max, .. } => cores.clamp(*min, *max),
         _ => cores,

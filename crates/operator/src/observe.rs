@@ -53,6 +53,7 @@ struct Counters {
     at: Duration,
     uptime_s: u64,
     busy_us: f64,
+    cpu_s: f64,
     commands: f64,
     traffic_bytes: f64,
     read_us: f64,
@@ -196,6 +197,7 @@ impl Known {
             at,
             uptime_s: info.number("uptime_in_seconds") as u64,
             busy_us: info.workers().map(|fields| field(fields, "busy_usec")).sum(),
+            cpu_s: info.number("used_cpu_user") + info.number("used_cpu_sys"),
             commands: info.number("total_commands_processed"),
             traffic_bytes: info.number("total_net_input_bytes") + info.number("total_net_output_bytes"),
             read_us,
@@ -213,6 +215,9 @@ impl Known {
             Some(before) if passed_s > 0.0 => ((of(&now) - of(before)) / passed_s).max(0.0),
             _ => 0.0,
         };
+        let workers = info.number("kvick_workers_active");
+        let busy =
+            busy_workers(workers, rate(&|counters| counters.busy_us) / 1e6, rate(&|counters| counters.cpu_s), info);
         let command_us_s = rate(&|counters| counters.command_us);
         let slots = stats.iter().map(|(slot, keys, cpu_us)| {
             // A slot that has just arrived has no counter from before.
@@ -224,8 +229,8 @@ impl Known {
         let weight = 1.0 - (-passed_s / SMOOTHING_S).exp();
         let smooth = |old: f64, new: f64| if before.is_some() { old + weight * (new - old) } else { new };
         self.load = Load {
-            busy_cores: smooth(self.load.busy_cores, rate(&|counters| counters.busy_us) / 1e6),
-            workers: info.number("kvick_workers_active") as u32,
+            busy_cores: smooth(self.load.busy_cores, busy),
+            workers: workers as u32,
             ping_ms,
             commands_s: smooth(self.load.commands_s, rate(&|counters| counters.commands)),
             traffic_bytes_s: rate(&|counters| counters.traffic_bytes),
@@ -236,6 +241,13 @@ impl Known {
         };
         self.load.clone()
     }
+}
+
+/// How many workers are busy. If the process may not use a core per worker, it is the part of what it may use that
+/// counts: workers that wait for their share of a core are not busy, and at the limit none of them can do more.
+fn busy_workers(workers: f64, busy: f64, cpu: f64, info: &Info) -> f64 {
+    let limit = info.number("kvick_cpu_limit");
+    if limit > 0.0 && limit < workers { (cpu / limit).min(1.0) * workers } else { busy }
 }
 
 /// The reply of INFO.
@@ -394,6 +406,13 @@ mod tests {
         assert_eq!(failed, [FailedExport { name: "n".into(), to: "bb".into(), message: "m".into() }]);
         assert_eq!(found.len(), 1);
         assert_eq!((&*found[0].to, &*found[0].slots), ("bb", &[1, 2, 3, 7][..]));
+    }
+
+    #[test]
+    fn with_less_than_a_core_per_worker_its_share_counts() {
+        let busy = |limit: &str| busy_workers(2.0, 0.4, 0.3, &Info::parse(&format!("kvick_cpu_limit:{limit}\r\n")));
+        assert_eq!([busy("1.20"), busy("0.30"), busy("0.10")], [0.5, 2.0, 2.0]);
+        assert_eq!([busy("2.00"), busy("64.00"), busy_workers(2.0, 0.4, 0.3, &Info::parse(""))], [0.4; 3]);
     }
 
     #[test]

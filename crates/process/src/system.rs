@@ -10,8 +10,10 @@
 use kvick_config::Values;
 use kvick_config::tables::network::TCP_BACKLOG;
 use kvick_config::tables::process::DISABLE_THP;
+use kvick_runtime::affinity::{Device, Machine, default_workers};
 use kvick_runtime::clock;
 use kvick_runtime::logging;
+use std::fmt::Write;
 use std::fs;
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
@@ -53,7 +55,30 @@ pub fn report() -> ExitCode {
             }
         }
     }
+    print!("{}", placement(Machine::look().as_ref()));
     code
+}
+
+/// Tells which CPUs serve interrupts of network devices, and how many workers can leave them alone.
+fn placement(machine: Option<&Machine>) -> String {
+    let Some(machine) = machine else { return "[CPUs]...skipped\n".into() };
+    let mut text = "[CPUs]...OK\n".to_string();
+    for Device { name, cpus } in &machine.devices {
+        _ = writeln!(text, "Interrupts of {name}: CPUs {cpus}.");
+    }
+    let (present, interrupted) = (machine.present, machine.interrupted());
+    let rest = present.difference(&interrupted);
+    _ = match (interrupted.is_empty(), rest.len()) {
+        (true, _) => writeln!(text, "Workers run on CPUs {present}: none of them serves interrupts of the network."),
+        (false, 0) => writeln!(text, "Workers run on CPUs {present}: all of them serve interrupts of the network."),
+        (false, count) => writeln!(
+            text,
+            "Workers run on CPUs {rest}, without those of the network, if io-threads is at most {count}, and on CPUs \
+             {present} otherwise."
+        ),
+    };
+    _ = writeln!(text, "io-threads is {} by default. server-cpulist sets the CPUs of workers.", default_workers());
+    text
 }
 
 /// Runs the checks of every startup.
@@ -162,4 +187,28 @@ pub fn turn_off_huge_pages(values: &Values) {
 fn disable_huge_pages() -> bool {
     // SAFETY: the call takes numbers alone, and changes nothing but how the kernel maps what is allocated.
     unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) == 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvick_runtime::affinity::CpuSet;
+
+    #[test]
+    fn placement_tells_how_many_workers_leave_the_network_alone() {
+        let set = |list: &str| CpuSet::parse(list).expect("a list");
+        let text = |lists: &[&str]| {
+            let devices = lists.iter().map(|list| Device { name: "eth0".into(), cpus: set(list) }).collect();
+            placement(Some(&Machine { present: set("0-7"), devices }))
+        };
+        let some = text(&["0-1"]);
+        assert!(some.contains("Interrupts of eth0: CPUs 0-1.\n"), "{some}");
+        assert!(
+            some.contains("on CPUs 2-7, without those of the network, if io-threads is at most 6, and on"),
+            "{some}"
+        );
+        assert!(text(&["0-9"]).contains("Workers run on CPUs 0-7: all of them serve"));
+        assert!(text(&[]).contains("Workers run on CPUs 0-7: none of them serves"));
+        assert_eq!(placement(None), "[CPUs]...skipped\n");
+    }
 }

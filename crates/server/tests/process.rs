@@ -195,7 +195,7 @@ fn huge_pages_are_disabled_unless_left_to_the_system() {
 #[test]
 fn check_system_reports_every_check() {
     let output = text(&run(&["--check-system"]).stdout);
-    for name in ["slow-clocksource", "xen-clocksource", "overcommit", "THP"] {
+    for name in ["slow-clocksource", "xen-clocksource", "overcommit", "THP", "CPUs"] {
         assert!(output.contains(&format!("[{name}]...")), "{output}");
     }
 }

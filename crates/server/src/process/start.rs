@@ -133,7 +133,7 @@ fn run(
     signals::block();
     crash::watch(&values);
     kvick_runtime::memory::register_thread();
-    affinity::begin(process_settings::cpu_lists(&values));
+    affinity::begin(process_settings::cpu_lists(&values), values.read(IO_THREADS) as usize);
     logging::start()?;
     clock::calibrate();
     log_startup(program, only_defaults);

@@ -10,6 +10,7 @@ use kvick_core::eviction;
 use kvick_core::oom_score;
 use kvick_net::listen::Transport;
 use kvick_process::{limits, title};
+use kvick_runtime::affinity;
 
 /// Settings of the log.
 const LOG: [Id; 3] = [logging::LOGLEVEL.id(), logging::LOG_FORMAT.id(), logging::LOG_TIMESTAMP_FORMAT.id()];
@@ -148,6 +149,7 @@ fn scale_workers(server: &'static Server, values: &Values) -> Result<(), Refusal
     if values.read(network::IO_THREADS) as usize > max {
         return Err(Refusal::new(format!("This server can have at most {max} workers until it is started again")));
     }
+    affinity::adapt(values.read(network::IO_THREADS) as usize);
     Ok(server.conform_workers(values)?)
 }
 

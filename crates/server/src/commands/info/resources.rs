@@ -8,6 +8,7 @@ use kvick_config::tables::network::IO_THREADS;
 use kvick_core::ScalingReport;
 use kvick_core::stats::Totals;
 use kvick_metrics::{Exposition, Metric, Value, fields};
+use kvick_process::cpu_limit;
 use libc::{RUSAGE_CHILDREN, RUSAGE_SELF, RUSAGE_THREAD, c_int, rusage, timeval};
 use std::sync::atomic::Ordering;
 
@@ -25,6 +26,8 @@ pub struct Facts {
     started: usize,
     active: usize,
     scaling: ScalingReport,
+    /// How many cores the process may use.
+    cpu_limit: f64,
     /// Number of connections of each worker.
     connections: Vec<usize>,
     /// Connections that have moved between workers.
@@ -50,6 +53,9 @@ fields! {
         = |facts| Value::Seconds(facts.thread.1);
     used_active_time_main_thread: counter redis_active_time_main_thread_seconds_total
         "Time that worker 0 was busy." = |facts| facts.workers.first().map_or(Value::Absent, busy);
+    kvick_cpu_limit: gauge kvick_cpu_limit_cores
+        "Cores that the process may use, by its CPU affinity and the quotas of its cgroups."
+        = |facts| Value::Hundredths(facts.cpu_limit);
     kvick_workers_active: gauge kvick_workers_active "Number of active workers." = |facts| facts.active;
     kvick_workers_changes: counter kvick_workers_changes_total "Changes of the number of active workers."
         = |facts| facts.scaling.changes;
@@ -90,6 +96,7 @@ impl Facts {
             started: numbers.filter(|worker| server.has_started(*worker)).count(),
             active: server.active_workers(),
             scaling: server.scaling_report(),
+            cpu_limit: cpu_limit::cores(),
             connections,
             moved: server.moved_connections.load(Ordering::Relaxed),
         }
