@@ -6,10 +6,12 @@ Usage: durability.py [PART...]        (default: all parts)
     always     SETs per second with `appendfsync always`, 50 clients that each wait for their reply
     everysec   CPU time per SET, 16 pipelined, with `appendfsync everysec` and without a file
     replica    the same with one replica that reads the stream, and without
+               Both are measured without twice: the ratio of these two is the noise.
     sync       duration and CPU time of a full synchronisation of 2 million keys to a reader that discards the data
     snapshot   latencies of 50 clients writing to 2 million keys during BGSAVE and without, and peak memory
 
-The servers run in turn, with one worker each; figures are medians of three rounds. CPU time includes child processes.
+The servers run in turn, with one worker each; figures are medians of KVICK_BENCH_ROUNDS rounds (default: 3), ratios
+are medians of the ratios of the rounds. CPU time includes child processes.
 Files are in the temporary directory, so TMPDIR selects the disk. The load generator is valkey-benchmark
 (KVICK_TEST_BENCHMARK, or on the PATH).
 
@@ -32,7 +34,7 @@ import time
 
 from measure import TICKS, Client, Server, encode, kvick, pin, valkey
 
-ROUNDS = 3
+ROUNDS = int(os.environ.get("KVICK_BENCH_ROUNDS", 3))
 KEYS = 2_000_000
 ALONE = ["--io-threads", "1", "--enable-debug-command", "yes"]
 FILE = ["--appendonly", "yes", "--auto-aof-rewrite-percentage", "0"]
@@ -105,16 +107,24 @@ def per_set(server):
     return sum(server.spent(lambda: generate(server, requests, "-P", "16", "-r", "100000"))) * 1e6 / requests
 
 
+def without(program):
+    """CPU microseconds per SET without a file or replica, of two servers."""
+    found = []
+    for _ in range(2):
+        with Server(program, *ALONE, cores=[0]) as server:
+            found.append(per_set(server))
+    return found
+
+
 def everysec(program):
-    with Server(program, *ALONE, cores=[0]) as server:
-        without = per_set(server)
+    found = without(program)
     with Server(program, *ALONE, *FILE, "--appendfsync", "everysec", cores=[0]) as server:
-        return [without, per_set(server)]
+        return [*found, per_set(server)]
 
 
 def replica(program):
+    found = without(program)
     with Server(program, *ALONE, "--repl-diskless-sync-delay", "0", cores=[0]) as server:
-        without = per_set(server)
         ready = multiprocessing.Event()
         follower = multiprocessing.Process(target=follow, args=(server, ready), daemon=True)
         follower.start()
@@ -122,7 +132,7 @@ def replica(program):
             sys.exit("the replica received no data")
         client = Client(server)
         wait_until(lambda: "state=online" in info(client, b"slave0"))
-        found = [without, per_set(server)]
+        found.append(per_set(server))
         follower.kill()
         return found
 
@@ -248,8 +258,10 @@ def snapshot(program):
 # Name: (function, labels of its figures, decimals).
 PARTS = {
     "always": (always, ["SETs/s"], 0),
-    "everysec": (everysec, ["CPU us without a file", "CPU us with a file"], 2),
-    "replica": (replica, ["CPU us without a replica", "CPU us with a replica"], 2),
+    "everysec": (everysec, ["CPU us without a file", "CPU us without a file again", "CPU us with a file"], 2),
+    "replica": (
+        replica, ["CPU us without a replica", "CPU us without a replica again", "CPU us with a replica"], 2
+    ),
     "sync": (sync, ["seconds", "CPU seconds"], 2),
     "snapshot": (snapshot, ["p99.9 ms without", "p99.9 ms during BGSAVE", "MB before", "MB at most"], 2),
 }
@@ -269,6 +281,10 @@ def main():
             ours, theirs = (statistics.median(figures[at] for figures in found[who]) for who in found)
             shown = f"Kvick {ours:.{decimals}f}, Valkey {theirs:.{decimals}f}"
             print(f"{name}: {label}: {shown}; Kvick / Valkey {ours / theirs:.2f}", flush=True)
+        if name in ("everysec", "replica"):
+            for at in (2, 1):
+                ours, theirs = (statistics.median(figures[at] / figures[0] for figures in found[who]) for who in found)
+                print(f"{name}: {labels[at]} / {labels[0]}: Kvick {ours:.2f}, Valkey {theirs:.2f}", flush=True)
 
 
 if __name__ == "__main__":
