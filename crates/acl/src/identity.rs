@@ -37,9 +37,11 @@ pub struct Identity {
     is_superuser: bool,
     /// The rights epoch when the user was looked up.
     epoch: u32,
-    /// The admission word under which the client may execute every command: the rights epoch with no reason set.
-    /// [`NEVER`] if the client is restricted.
+    /// The admission word under which its user may execute every command: the rights epoch with no reason set.
+    /// [`NEVER`] if the user is restricted.
     unrestricted_at: u64,
+    /// The same, or [`NEVER`] if [every request is checked](Self::check_every_request).
+    unchecked_at: u64,
 }
 
 impl Identity {
@@ -66,7 +68,15 @@ impl Identity {
     fn new(user: Arc<User>, authenticated: bool, epoch: u32, may_run_commands: bool) -> Self {
         let passes_unchecked = may_run_commands && user.is_unrestricted();
         let unrestricted_at = if passes_unchecked { Admission::open_word(epoch) } else { NEVER };
-        Identity { user, authenticated, is_known: authenticated, is_superuser: false, epoch, unrestricted_at }
+        Identity {
+            user,
+            authenticated,
+            is_known: authenticated,
+            is_superuser: false,
+            epoch,
+            unrestricted_at,
+            unchecked_at: unrestricted_at,
+        }
     }
 
     /// The rights epoch of this identity.
@@ -76,13 +86,20 @@ impl Identity {
 }
 
 impl Identity {
-    /// The admission word under which every command is admitted; a word that never occurs if the client is restricted.
+    /// The admission word under which every command is admitted without a check; a word that never occurs if the client
+    /// is restricted or every request is checked.
+    #[inline]
+    pub fn unchecked_word(&self) -> u64 {
+        self.unchecked_at
+    }
+
+    /// The admission word under which the user may execute every command; a word that never occurs if it is restricted.
     #[inline]
     pub fn unrestricted_word(&self) -> u64 {
         self.unrestricted_at
     }
 
-    /// Whether the client may execute every command, as of the epoch.
+    /// Whether the user may execute every command, as of the epoch.
     #[inline]
     pub fn is_unrestricted(&self) -> bool {
         self.unrestricted_at != NEVER
@@ -110,6 +127,7 @@ impl Identity {
         let epoch = core.admission.rights();
         if self.is_superuser {
             (self.epoch, self.unrestricted_at) = (epoch, Admission::open_word(epoch));
+            self.unchecked_at = self.unrestricted_at;
             return true;
         }
         let Some(user) = acl.find(&self.user.name) else { return false };
@@ -121,7 +139,7 @@ impl Identity {
 
     /// Turns off the fast admission, so that every request is checked.
     pub fn check_every_request(&mut self) {
-        self.unrestricted_at = NEVER;
+        self.unchecked_at = NEVER;
     }
 }
 

@@ -50,9 +50,9 @@ impl Engine {
     /// The admission word and the memory balance under which a client's requests may take the fast path, if they
     /// currently may.
     #[inline]
-    fn fast_path_for(&self, client: &Client) -> Option<(u64, i64)> {
+    pub(super) fn fast_path_for(&self, client: &Client) -> Option<(u64, i64)> {
         let word = self.server.admission.word();
-        let balance_max = match word ^ client.unrestricted_word() {
+        let balance_max = match word ^ client.fast_word() {
             0 => i64::MAX,
             // A memory limit is set, but no eviction is needed yet.
             bits if bits == Reasons::LIMITED.word() => self.unchecked_balance_max()?,
@@ -104,6 +104,10 @@ impl Engine {
         out: &mut ReplyBuffer,
     ) -> (usize, bool) {
         let Some((word, balance_max)) = self.fast_path_for(client) else { return (0, false) };
+        if client.forwarding.as_ref().is_some_and(|elsewhere| elsewhere.outstanding) {
+            // The replies would overtake those of other nodes.
+            return (0, false);
+        }
         let (server, runtime_config, stats) = (self.server, &*self.runtime_config, &*self.stats);
         let routing = server.routing.as_ref();
         let (admission, pause, inbox) = (&server.admission, &server.pause, self.inbox());
@@ -195,6 +199,9 @@ impl Engine {
         drop(context);
         self.last = last;
         client.commands += done as u64;
+        if client.forwarding.is_some() {
+            client.note_writes_here(&requests[..done]);
+        }
         let has_failed = matches!(end, End::Failed(..));
         self.leave_fast_path(client, end);
         let is_sampled = self.sampler.advance(done);

@@ -8,6 +8,7 @@
 //! reply can be kept until its turn comes: those of data commands that do not wait. All others are executed once
 //! nothing is outstanding.
 
+use super::batch::{Request, ResolvedCommand};
 use super::engine::Engine;
 use super::invocation::Invocation;
 use super::routing::{RequestSlot, Routed};
@@ -16,12 +17,14 @@ use crate::queued::Transaction;
 use crate::session::{Client, ReplyMode};
 use kvick_commands::context::Error;
 use kvick_commands::spec::Flags;
-use kvick_commands::table::{Class, CommandInfo};
+use kvick_commands::table::{Class, CommandInfo, FastPath};
+use kvick_core::clients::ClientFlags;
 use kvick_core::routing::{CROSS_SLOT, Decision};
 use kvick_forward::encode::encode;
 use kvick_forward::split;
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
+use kvick_store::hash::slot_of;
 use kvick_store::slot::{SLOTS, slot};
 
 /// Which nodes execute a request.
@@ -55,6 +58,18 @@ pub struct TransactionBlock {
     pub caches: bool,
 }
 
+/// A request with one key of another node, of a client without any state that concerns it.
+pub struct Plain {
+    /// Its command.
+    pub command: &'static CommandInfo,
+    /// The slot of its key.
+    pub slot: u16,
+    /// Whether it may write.
+    pub writes: bool,
+    /// Whether it only reads.
+    pub reads: bool,
+}
+
 /// What a client expects of a request that is sent to other nodes.
 pub struct Expected {
     /// Whether it receives the reply.
@@ -82,6 +97,15 @@ impl Client {
             _ => may_write(command),
         };
         elsewhere.wrote_here |= writes;
+    }
+
+    /// Notes that this node has executed requests on the fast path.
+    pub(super) fn note_writes_here(&mut self, requests: &[Request]) {
+        let writes =
+            |request: &Request| matches!(request.resolved, ResolvedCommand::For(command, _) if may_write(command));
+        if let Some(elsewhere) = &mut self.forwarding {
+            elsewhere.wrote_here |= requests.iter().any(writes);
+        }
     }
 
     /// The slot of the keys that it watches, here or elsewhere.
@@ -249,6 +273,37 @@ impl Engine {
             "ERR '{}' cannot be part of this transaction, because requests are forwarded",
             queued.full_name
         )))
+    }
+
+    /// Whether requests of a client may be sent to the owner of their only key without being admitted one by one: they
+    /// would take the fast path if this node owned the key. What else that takes is [`plain`](Self::plain).
+    pub fn sends_plainly(&self, client: &Client) -> bool {
+        let flags = client.info.flags();
+        let is_unlimited = matches!(self.fast_path_for(client), Some((_, i64::MAX)));
+        is_unlimited && client.forwarding.is_some() && !flags.contains(ClientFlags::READONLY)
+    }
+
+    /// The slot of a request that is sent so, unless this node serves it or its requests are held back.
+    #[inline]
+    pub fn plain(&self, request: &Request) -> Option<Plain> {
+        let ResolvedCommand::For(command, Some(hash)) = request.resolved else { return None };
+        let (FastPath::Key(_), _) = command.fast_path? else { return None };
+        let (slot, pause) = (slot_of(hash), &self.server.pause);
+        let is_served = self.server.routing.as_ref().is_none_or(|routing| routing.serves(slot));
+        let is_sent = !is_served && !pause.may_concern_all_slots() && !pause.slots.holds(slot);
+        let (writes, is_read) = (may_write(command), command.spec.flags.contains(Flags::READONLY));
+        is_sent.then_some(Plain { command, slot, writes, reads: is_read && !writes })
+    }
+
+    /// Counts requests that were sent so, the last of which has this command.
+    pub fn note_plain(&mut self, client: &mut Client, last: &'static CommandInfo, count: u64) {
+        self.stats.requests.add(count);
+        self.stats.forwarded.add(count);
+        client.last_command = last.id;
+        client.commands += count;
+        if let Some(elsewhere) = &mut client.forwarding {
+            elsewhere.outstanding = true;
+        }
     }
 
     /// Counts and shows a request that is sent to other nodes.

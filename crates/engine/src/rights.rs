@@ -16,13 +16,17 @@ impl Client {
     /// Whether its requests need no checks, because neither its rights nor the admission word restrict them.
     #[inline]
     pub fn is_free(&self, admission: &Admission) -> bool {
-        self.identity.unrestricted_word() == admission.word()
+        self.identity.unchecked_word() == admission.word()
     }
 
-    /// The admission word under which [that](Self::is_free) holds.
+    /// The admission word under which its requests with one key may take the fast path, or are sent to the owner of the
+    /// key without further checks.
     #[inline]
-    pub fn unrestricted_word(&self) -> u64 {
-        self.identity.unrestricted_word()
+    pub fn fast_word(&self) -> u64 {
+        match &self.forwarding {
+            None => self.identity.unchecked_word(),
+            Some(_) => self.identity.unrestricted_word(),
+        }
     }
 
     /// Whether its user is unrestricted, as of the last lookup.

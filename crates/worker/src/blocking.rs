@@ -4,6 +4,7 @@
 use super::Worker;
 use super::connection::Deferred;
 use super::output::Run;
+use kvick_core::admission::Reasons;
 use kvick_core::clients::ClientFlags;
 use kvick_core::inbox::{Delivery, Served};
 use kvick_engine::blocking::Blocked;
@@ -46,7 +47,53 @@ impl Deadlines {
     }
 }
 
+/// Why a connection is stopped.
+pub(super) enum Stop {
+    /// A script holds locks that the request needs; it is executed again.
+    Script,
+    /// Commands are paused; the request is executed again.
+    Pause,
+    /// The request waits for a key.
+    Wait(Arc<Waiter>),
+    /// Other nodes have to answer first, or to take more requests; the request is executed again.
+    Others,
+    /// Another node executes the request, and nothing else of the client meanwhile.
+    Lease,
+}
+
+impl Stop {
+    /// Whether the request is yet to be executed.
+    pub(super) fn is_pending(&self) -> bool {
+        !matches!(self, Stop::Wait(_) | Stop::Lease)
+    }
+}
+
 impl Worker {
+    /// Stops a connection. Its requests that are not executed yet are deferred.
+    pub(super) fn stop_for(&mut self, token: usize, stop: Stop) {
+        match stop {
+            Stop::Script => self.block_for_script(token),
+            Stop::Pause => self.pause(token),
+            Stop::Wait(waiter) => self.block_connection(token, waiter),
+            Stop::Others => {
+                let connection = self.connections.get(token);
+                let forwarded = connection.and_then(|connection| connection.forwarded.as_deref());
+                let is_blocked = forwarded.is_some_and(|forwarded| forwarded.is_blocked());
+                self.stop(token, if is_blocked { ClientFlags::BLOCKED } else { ClientFlags::empty() });
+            }
+            Stop::Lease => self.stop(token, ClientFlags::BLOCKED),
+        }
+    }
+
+    /// Stops a connection until CLIENT PAUSE ends.
+    fn pause(&mut self, token: usize) {
+        self.paused.push(token);
+        if self.server.admission.has(Reasons::LOADING) {
+            self.timers.check_soon();
+        }
+        self.stop(token, ClientFlags::BLOCKED | ClientFlags::PAUSED);
+    }
+
     /// Stops a connection whose request blocks.
     pub(super) fn block_connection(&mut self, token: usize, waiter: Arc<Waiter>) {
         let Some(connection) = self.connections.get_mut(token) else { return };

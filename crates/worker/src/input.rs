@@ -1,6 +1,7 @@
 //! Reads from sockets and parses requests into a batch.
 
 use super::Worker;
+use super::blocking::Stop;
 use super::connection::{Connection, Deferred};
 use super::forwarding::Sent;
 use super::large_arguments::READ_BEHIND_BIG;
@@ -8,8 +9,6 @@ use super::long_script::Rest;
 use super::output::{RUNS_MAX, Run};
 use super::violation;
 use kvick_commands::table::{Class, CommandInfo};
-use kvick_core::admission::Reasons;
-use kvick_core::clients::ClientFlags;
 use kvick_engine::batch::{Batch, DeclaredKey, DetachedInput, Request, ResolvedCommand, Source};
 use kvick_engine::engine::Outcome;
 use kvick_engine::script_call;
@@ -19,12 +18,10 @@ use kvick_net::socket::Socket;
 use kvick_resp::format::parse_i64;
 use kvick_resp::{Args, Limits, OwnedArgs, Parsed, Repeat};
 use kvick_runtime::time_slice::Turns;
-use kvick_store::Waiter;
 use kvick_store::global_lock::Exclusive;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Maximum bytes read from one connection per turn.
@@ -62,27 +59,6 @@ struct Executed {
     is_rest_deferred: bool,
     /// Why no further requests of its connection may run.
     stop: Option<Stop>,
-}
-
-/// Why a connection is stopped.
-enum Stop {
-    /// A script holds locks that the request needs; it is executed again.
-    Script,
-    /// Commands are paused; the request is executed again.
-    Pause,
-    /// The request waits for a key.
-    Wait(Arc<Waiter>),
-    /// Other nodes have to answer first, or to take more requests; the request is executed again.
-    Others,
-    /// Another node executes the request, and nothing else of the client meanwhile.
-    Lease,
-}
-
-impl Stop {
-    /// Whether the request is yet to be executed.
-    fn is_pending(&self) -> bool {
-        !matches!(self, Stop::Wait(_) | Stop::Lease)
-    }
 }
 
 impl Worker {
@@ -375,6 +351,14 @@ impl Worker {
         let (mut next, mut is_rest_deferred) = (0, false);
         while next < requests.len() {
             if requests[next].is_for_fast_path() && connection.client.fate == Fate::Open {
+                if connection.client.forwarding.is_some() {
+                    next += self.send_plain(token, &requests[next..], batch, shared);
+                    let Some(same) = self.connections.get_mut(token) else { return is_rest_deferred };
+                    connection = same;
+                    if next == requests.len() {
+                        break;
+                    }
+                }
                 let replies_max = self.replies.len() - self.replies.len_since(start) + REPLIES_MAX;
                 let client = &mut connection.client;
                 let left = &requests[next..];
@@ -483,22 +467,6 @@ impl Worker {
         Executed { is_rest_deferred, stop }
     }
 
-    /// Stops a connection. Its requests that are not executed yet are deferred.
-    fn stop_for(&mut self, token: usize, stop: Stop) {
-        match stop {
-            Stop::Script => self.block_for_script(token),
-            Stop::Pause => self.pause(token),
-            Stop::Wait(waiter) => self.block_connection(token, waiter),
-            Stop::Others => {
-                let connection = self.connections.get(token);
-                let forwarded = connection.and_then(|connection| connection.forwarded.as_deref());
-                let is_blocked = forwarded.is_some_and(|forwarded| forwarded.is_blocked());
-                self.stop(token, if is_blocked { ClientFlags::BLOCKED } else { ClientFlags::empty() });
-            }
-            Stop::Lease => self.stop(token, ClientFlags::BLOCKED),
-        }
-    }
-
     /// Inserts deliveries behind the replies made for a connection from `start` on, the last of which may belong to the
     /// command that caused them. Returns where the next replies begin.
     fn deliver_between(&mut self, token: usize, start: usize) -> usize {
@@ -576,15 +544,6 @@ impl Worker {
         if becomes_replica {
             self.register_feed(token);
         }
-    }
-
-    /// Stops a connection until CLIENT PAUSE ends.
-    fn pause(&mut self, token: usize) {
-        self.paused.push(token);
-        if self.server.admission.has(Reasons::LOADING) {
-            self.timers.check_soon();
-        }
-        self.stop(token, ClientFlags::BLOCKED | ClientFlags::PAUSED);
     }
 }
 

@@ -159,6 +159,27 @@ impl Links {
         replicas.get(choice as usize).copied()
     }
 
+    /// Adds a request to a link, which is written at the end of the turn. Returns the node's address and the link's ID.
+    #[inline]
+    pub(super) fn push(&mut self, number: usize, request: Request<'_>, ticket: Ticket) -> Option<(SocketAddr, u64)> {
+        let link = self.all.get_mut(number)?.as_deref_mut()?;
+        if link.link.is_empty() {
+            link.active = Instant::now();
+        }
+        link.link.push(request, ticket);
+        link.has_cached |= ticket.caches;
+        if !std::mem::replace(&mut link.is_dirty, true) {
+            self.dirty.push(number);
+        }
+        Some((link.peer.address, link.id))
+    }
+
+    /// Whether a link has less than this many bytes of unanswered requests.
+    #[inline]
+    pub(super) fn has_room(&self, number: usize, bytes_max: usize) -> bool {
+        self.all.get(number).and_then(Option::as_ref).is_some_and(|link| link.link.bytes() < bytes_max)
+    }
+
     pub(super) fn get(&mut self, number: usize) -> Option<&mut PeerLink> {
         self.all.get_mut(number)?.as_deref_mut()
     }
@@ -246,21 +267,14 @@ impl Worker {
 
     /// Sends a request over a link.
     pub(super) fn push_to(&mut self, number: usize, request: Request<'_>, ticket: Ticket) -> bool {
-        let Some(link) = self.links.get(number) else { return false };
-        if link.link.is_empty() {
-            link.active = Instant::now();
-        }
-        link.link.push(request, ticket);
-        link.has_cached |= ticket.caches;
+        let Some((address, id)) = self.links.push(number, request, ticket) else { return false };
         if ticket.writes {
-            let (address, id) = (link.peer.address, link.id);
             let connection = self.connections.get_mut(ticket.connection);
             let connection = connection.filter(|connection| connection.client.info.id == ticket.client);
             if let Some(forwarded) = connection.and_then(|connection| connection.forwarded.as_deref_mut()) {
                 forwarded.note_written(address, id);
             }
         }
-        self.mark_dirty(number);
         true
     }
 

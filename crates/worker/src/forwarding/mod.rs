@@ -23,6 +23,7 @@ mod answers;
 mod caching;
 mod channels;
 mod links;
+mod plain;
 mod requests;
 mod routes;
 mod unblocking;
@@ -123,12 +124,18 @@ impl Forwarded {
         matches!(self.waits, Waits::Replies | Waits::Room | Waits::Channels)
     }
 
-    /// Whether outstanding replies have to arrive before anything else is executed. If so, it waits for them.
-    pub fn must_drain(&mut self) -> bool {
-        let must = self.drains
+    /// Whether outstanding replies have to arrive before anything else is executed.
+    #[inline]
+    fn is_full(&self) -> bool {
+        self.drains
             || self.queue.len() >= OUTSTANDING_MAX
             || self.queue.memory() > REPLIES_KEPT_MAX
-            || self.held.len() >= OUTSTANDING_MAX;
+            || self.held.len() >= OUTSTANDING_MAX
+    }
+
+    /// The same. If so, it waits for them.
+    pub fn must_drain(&mut self) -> bool {
+        let must = self.is_full();
         if must {
             self.waits = Waits::Replies;
         }
