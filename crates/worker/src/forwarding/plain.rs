@@ -1,9 +1,9 @@
 //! The short way of most requests to other nodes: consecutive requests of one connection with one key each that need
 //! nothing else of this node.
 //!
-//! **Invariant**: a request that takes the short way is sent as by [`Worker::send_elsewhere`]. The short way stops before
-//! any request that needs more: that opens a link, finds it full, may be answered by this node or a replica, or has to
-//! wait for outstanding replies.
+//! **Invariant**: a request that takes the short way is sent as by [`Worker::send_elsewhere`]. The short way stops
+//! before any request that needs more: that opens a link, finds it full, may be answered by this node or a replica, or
+//! has to wait for outstanding replies.
 
 use super::links::{Peer, Purpose};
 use super::{Forwarded, Waits};
