@@ -168,6 +168,7 @@ impl Known {
         let learned = if reads.is_empty() { read_commands(&ask(&["COMMAND"])?) } else { HashSet::new() };
         let reads = if reads.is_empty() { &learned } else { reads };
         let peers = peers(&ask(&["CLUSTER", "NODES"])?.text());
+        let is_up = Info::parse(&ask(&["CLUSTER", "INFO"])?.text()).text("cluster_state") == "ok";
         let (exports, failed_exports) = exports(&ask(&["CLUSTER", "GETSLOTMIGRATIONS"])?);
         let keys = ask(&["DBSIZE"])?.integer().max(0) as u64;
         let myself =
@@ -179,7 +180,8 @@ impl Known {
         let load = self.load(&info, stats.as_ref(), ping_ms, at, reads);
         let is_synchronized = info.text("master_link_status") == "up";
         let offset = info.number("slave_repl_offset").max(info.number("master_repl_offset")) as u64;
-        Ok((Facts { id, primary, is_synchronized, offset, keys, peers, exports, failed_exports, load }, learned))
+        let facts = Facts { id, primary, is_synchronized, offset, keys, peers, is_up, exports, failed_exports, load };
+        Ok((facts, learned))
     }
 
     /// Computes rates from counters.

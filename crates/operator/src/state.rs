@@ -95,6 +95,8 @@ pub struct Facts {
     pub keys: u64,
     /// The cluster as it sees it.
     pub peers: Vec<Peer>,
+    /// Whether the cluster is up, as far as it knows: otherwise it serves no requests.
+    pub is_up: bool,
     /// Migrations from it that are under way.
     pub exports: Vec<Export>,
     /// Migrations from it that have failed, as long as it remembers them.
@@ -262,8 +264,10 @@ impl State {
             let primary = self.primary_of(id, &owners);
             let facts = primary.and_then(|node| node.facts.as_ref());
             let is_leaving = self.of_shard(id).any(|node| node.member.is_leaving);
+            // Without an owner for each slot, the cluster need not be up for any node.
             let is_ready = facts.is_some_and(|facts| {
-                facts.primary.is_none() && self.has_joined(&facts.id) && (facts.owns_slots() || facts.slots() >= owned)
+                let knows_all = facts.slots() >= owned && (facts.is_up || owned < SLOTS);
+                facts.primary.is_none() && self.has_joined(&facts.id) && (facts.owns_slots() || knows_all)
             });
             let load = facts.map(|facts| facts.load.clone()).unwrap_or_default();
             shards.push(Shard {

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Time over which the execution time of slots is averaged.
 const SMOOTHING_S: f64 = 4.0;
 /// Time after a migration in which the busy time of a shard is still about the slots that it had before.
-const SETTLING: Duration = Duration::from_secs(3);
+pub(crate) const SETTLING: Duration = Duration::from_secs(3);
 /// A shard is saturated if its workers are this busy, or if requests wait and they are half as busy.
 const SATURATED: f64 = 0.95;
 

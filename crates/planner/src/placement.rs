@@ -13,7 +13,7 @@
 //! almost nothing is not begun. Slots without load and data would never move for their costs. They are divided by
 //! number, in the migrations that begin anyway, since they may have load later.
 
-use crate::estimate::Estimate;
+use crate::estimate::{Estimate, SETTLING};
 use crate::observation::{Observation, Phase, Shard, ShardId};
 use crate::policy::Policy;
 use std::collections::{BTreeSet, HashMap};
@@ -65,6 +65,8 @@ pub struct Balancer {
     was_limited: bool,
     /// Since when shards are uneven.
     uneven_since: Option<Duration>,
+    /// When slots moved last.
+    moved_at: Option<Duration>,
 }
 
 /// A shard while slots are distributed. Index 0 of a pair is about cores, 1 about bytes.
@@ -152,11 +154,20 @@ impl Balancer {
         let urgency = distribution.urgency(policy, self.is_balancing);
         self.uneven_since = urgency.map(|_| self.uneven_since.unwrap_or(observation.at));
         let has_persisted = |since| observation.at.saturating_sub(since) >= PERSISTENCE;
-        let is_due = urgency == Some(Urgency::Now) || self.uneven_since.is_some_and(has_persisted);
+        if !observation.migrations.is_empty() {
+            self.moved_at = Some(observation.at);
+        }
+        // Loads that were measured meanwhile are those from before, in part.
+        let has_settled = self.moved_at.is_none_or(|then| observation.at.saturating_sub(then) >= SETTLING);
+        let is_due = urgency == Some(Urgency::Now) || has_settled && self.uneven_since.is_some_and(has_persisted);
         let must_leave = distribution.bins.iter().any(|bin| bin.is_leaving && bin.slots > 0);
         let batches = if is_due || must_leave { distribution.batches(policy, is_due) } else { Vec::new() };
+        if !batches.is_empty() {
+            self.moved_at = Some(observation.at);
+        }
         // Slots that are too large to be even do not keep it going.
-        self.is_balancing = is_due && !(batches.is_empty() && observation.migrations.is_empty());
+        let goes_on = !(batches.is_empty() && observation.migrations.is_empty());
+        self.is_balancing = if is_due { goes_on } else { self.is_balancing && urgency.is_some() && !has_settled };
         let moving = batches.iter().map(|batch| batch.slots.len()).sum::<usize>();
         self.moved = if self.is_balancing { self.moved + moving } else { 0 };
         self.was_limited = self.is_balancing && (self.was_limited || distribution.was_limited);

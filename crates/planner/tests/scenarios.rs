@@ -196,3 +196,53 @@ fn slots_without_load_are_divided_as_well() {
     let (_, slots) = migrations_at_low_load();
     assert!(slots.iter().all(|slots| (4000..7000).contains(slots)), "{slots:?}");
 }
+
+/// Two shards, one of which has all load. What is measured is two seconds old.
+#[test]
+fn slots_move_again_only_when_their_loads_have_been_measured() {
+    const SLOTS: usize = 128;
+    let mut owners = vec![ShardId(0); SLOTS];
+    (0..SLOTS / 2).for_each(|slot| owners[slot * 2] = ShardId(1));
+    // The slots of the second shard have a tenth of the others' load.
+    let cores = |slot: usize| if slot.is_multiple_of(2) { 0.0009 } else { 0.009 };
+    let busy = |owners: &[ShardId], id| {
+        let own = owners.iter().enumerate().filter(|(_, owner)| **owner == ShardId(id));
+        own.map(|(slot, _)| cores(slot)).sum::<f64>()
+    };
+    let mut planner = Planner::new(Policy { shards_min: 2, shards_max: 2, ..Policy::default() });
+    let mut measured = std::collections::VecDeque::from(vec![[busy(&owners, 0), busy(&owners, 1)]; 3]);
+    let mut moves = Vec::new();
+    for second in 0..60 {
+        let slots =
+            (0..SLOTS).map(|slot| Slot { owner: Some(owners[slot]), cpu_cores: cores(slot) / 4.0, bytes: 4096 });
+        let old = measured.pop_front().expect("a measurement");
+        let shards = (0..2).map(|id| Shard {
+            id: ShardId(id),
+            phase: Phase::Serving,
+            workers: 1,
+            workers_max: 1,
+            busy_cores: old[id as usize],
+            queue_delay: Duration::ZERO,
+            traffic_bytes_s: 0.0,
+            traffic_bytes_s_max: 0.0,
+            memory_bytes: 0,
+            memory_bytes_max: 0,
+            read_ratio: 0.5,
+            replicas: 0,
+        });
+        let (at, slots) = (Duration::from_secs(second), slots.collect());
+        let observation = Observation { at, shards: shards.collect(), slots, migrations: Vec::new() };
+        let steps = planner.plan(&observation).steps;
+        for step in steps {
+            if let Action::Move { to, slots, .. } = step.action {
+                slots.iter().for_each(|slot| owners[usize::from(*slot)] = to);
+                moves.push(second);
+            }
+        }
+        measured.push_back([busy(&owners, 0), busy(&owners, 1)]);
+    }
+    assert!(!moves.is_empty() && moves.len() <= 3, "{moves:?}");
+    assert!(moves.windows(2).all(|pair| pair[1] - pair[0] >= 3), "{moves:?}");
+    let even = busy(&owners, 0) / busy(&owners, 1);
+    assert!((0.75..1.3).contains(&even), "{even}");
+}

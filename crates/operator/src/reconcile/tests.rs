@@ -29,6 +29,7 @@ fn node(number: u16, shard: u32, cluster: &[Entry<'_>]) -> Node {
         is_synchronized: own.2.is_some(),
         offset: 1000,
         peers: cluster.iter().map(peer).collect(),
+        is_up: true,
         ..Facts::default()
     };
     let member = Member {
@@ -149,6 +150,19 @@ fn a_new_shard_takes_slots_only_once_it_knows_their_owners() {
         assert_eq!(observation.shard(ShardId(2)).expect("the shard").phase, phase);
         assert_eq!(observation.shard(ShardId(1)).expect("the shard").phase, kvick_planner::Phase::Serving);
     }
+}
+
+#[test]
+fn a_new_shard_takes_slots_only_once_it_would_serve_them() {
+    let phase = |cluster: &[Entry<'_>]| {
+        let mut new = node(2, 2, cluster);
+        new.facts.as_mut().expect("facts").is_up = false;
+        state(10, vec![node(1, 1, cluster), new]).observation(1).shard(ShardId(2)).expect("the shard").phase
+    };
+    assert_eq!(phase(&[(1, &[ALL][..], None), (2, &[][..], None)]), kvick_planner::Phase::Starting);
+    // Slots without an owner have to get one.
+    assert_eq!(phase(&[(1, &[(0, 100)][..], None), (2, &[][..], None)]), kvick_planner::Phase::Serving);
+    assert_eq!(phase(&[(1, &[][..], None), (2, &[][..], None)]), kvick_planner::Phase::Serving);
 }
 
 #[test]
