@@ -40,8 +40,8 @@ pub struct Identity {
     /// The admission word under which its user may execute every command: the rights epoch with no reason set.
     /// [`NEVER`] if the user is restricted.
     unrestricted_at: u64,
-    /// The same, or [`NEVER`] if [every request is checked](Self::check_every_request).
-    unchecked_at: u64,
+    /// See [`check_every_request`](Self::check_every_request).
+    checks_every_request: bool,
 }
 
 impl Identity {
@@ -75,7 +75,7 @@ impl Identity {
             is_superuser: false,
             epoch,
             unrestricted_at,
-            unchecked_at: unrestricted_at,
+            checks_every_request: false,
         }
     }
 
@@ -90,7 +90,8 @@ impl Identity {
     /// is restricted or every request is checked.
     #[inline]
     pub fn unchecked_word(&self) -> u64 {
-        self.unchecked_at
+        // All bits are set if every request is checked, as in `NEVER`.
+        self.unrestricted_at | 0_u64.wrapping_sub(u64::from(self.checks_every_request))
     }
 
     /// The admission word under which the user may execute every command; a word that never occurs if it is restricted.
@@ -127,7 +128,7 @@ impl Identity {
         let epoch = core.admission.rights();
         if self.is_superuser {
             (self.epoch, self.unrestricted_at) = (epoch, Admission::open_word(epoch));
-            self.unchecked_at = self.unrestricted_at;
+            self.checks_every_request = false;
             return true;
         }
         let Some(user) = acl.find(&self.user.name) else { return false };
@@ -139,7 +140,7 @@ impl Identity {
 
     /// Turns off the fast admission, so that every request is checked.
     pub fn check_every_request(&mut self) {
-        self.unchecked_at = NEVER;
+        self.checks_every_request = true;
     }
 }
 
