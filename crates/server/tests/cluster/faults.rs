@@ -282,7 +282,11 @@ fn round(plan: &Plan, programs: &Programs) -> Written {
     match (plan.operation, moved.clone()) {
         (Operation::MigrateSlots, Some(slots)) => world.migrate_slots([SOURCE, TARGET], slots),
         (Operation::Reshard, Some(slots)) => world.reshard([SOURCE, TARGET], slots),
-        (Operation::Failover, _) => world.fail_over_and_back(SOURCE),
+        // Clients whose writes wait for both failovers see no redirection, so there are some writes between the two.
+        (Operation::Failover, _) if plan.victim == Victim::None => {
+            world.fail_over_and_back(SOURCE, || write_more(&writers));
+        }
+        (Operation::Failover, _) => world.fail_over_and_back(SOURCE, || ()),
         _ => world.crash(),
     }
     world.say(&format!("the operation is over after {} steps", world.steps()));

@@ -255,12 +255,12 @@ impl World {
         }
     }
 
-    /// Lets the replica of a shard take over, and then the former primary again.
-    pub fn fail_over_and_back(&mut self, shard: usize) {
+    /// Lets the replica of a shard take over, and after `between` the former primary again.
+    pub fn fail_over_and_back(&mut self, shard: usize, between: impl FnOnce()) {
         let [primary, replica] = self.shards[shard];
-        for next in [replica, primary] {
-            self.until("the replica takes over", |world| world.try_fail_over(shard, next));
-        }
+        self.until("the replica takes over", |world| world.try_fail_over(shard, replica));
+        between();
+        self.until("the former primary takes over", |world| world.try_fail_over(shard, primary));
         self.finish_kill();
     }
 
