@@ -20,6 +20,7 @@ use kvick_commands::spec::Flags;
 use kvick_commands::table::{Class, CommandInfo, FastPath};
 use kvick_core::clients::ClientFlags;
 use kvick_core::routing::{CROSS_SLOT, Decision};
+use kvick_core::tracking::broadcast::OTHER_NODE;
 use kvick_forward::encode::encode;
 use kvick_forward::split;
 use kvick_resp::Args;
@@ -145,32 +146,14 @@ fn awaits_writes(command: &CommandInfo) -> bool {
 }
 
 /// Why a command is refused whose effect would be incomplete.
-fn refusal(command: &CommandInfo, args: Args<'_>) -> Option<Error> {
+fn refusal(command: &CommandInfo) -> Option<Error> {
     Some(match command.full_name.as_str() {
         "cluster|slot-stats" => Error::text(
             "ERR 'cluster|slot-stats' is about a single node, and requests are forwarded: ask each node after CLIENT \
              CAPA direct",
         ),
-        "client|tracking" if broadcasts_without_loop(args) => Error::text(
-            "ERR NOLOOP is not available with BCAST where requests are forwarded: other nodes do not report who \
-             changed a key",
-        ),
         _ => return None,
     })
-}
-
-/// Whether CLIENT TRACKING turns it on with BCAST and NOLOOP.
-fn broadcasts_without_loop(args: Args<'_>) -> bool {
-    let is = |word: &[u8], name: &str| word.eq_ignore_ascii_case(name.as_bytes());
-    let (mut words, mut broadcasts, mut has_noloop) = (args.iter().skip(3), false, false);
-    while let Some(word) = words.next() {
-        broadcasts |= is(word, "bcast");
-        has_noloop |= is(word, "noloop");
-        if is(word, "prefix") || is(word, "redirect") {
-            words.next();
-        }
-    }
-    broadcasts && has_noloop && args.get(2).is_some_and(|status| is(status, "on"))
 }
 
 /// Whether a node can execute a command for a client of another one, in a transaction.
@@ -209,7 +192,7 @@ impl Engine {
             return Routed::Refused(error);
         }
         let Some(slot) = slot else {
-            return match refusal(command, args) {
+            return match refusal(command) {
                 Some(error) => Routed::Refused(error),
                 _ if awaits_writes(command)
                     && client.forwarding.as_ref().is_some_and(|own| own.acknowledged.is_none()) =>
@@ -330,7 +313,7 @@ impl Engine {
 
     /// Another node reports that a key has changed, for clients in broadcasting mode.
     pub fn note_change(&mut self, key: Box<[u8]>) {
-        self.changed.add(key, 0);
+        self.changed.add(key, OTHER_NODE);
     }
 
     /// Ends a client's transaction, which other nodes are to execute.

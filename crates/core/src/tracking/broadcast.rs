@@ -14,6 +14,10 @@ use std::sync::Arc;
 /// The clients of a prefix, by client id.
 pub type Members = HashMap<u64, Arc<ClientInfo>>;
 
+/// Author of changes that other nodes report. A NOLOOP client whose requests are forwarded hears of them in another way,
+/// without its own.
+pub const OTHER_NODE: u64 = u64::MAX;
+
 /// The keys that a worker's commands have changed.
 #[derive(Default)]
 pub struct Changed(BTreeMap<Box<[u8]>, u64>);
@@ -28,7 +32,8 @@ impl Changed {
         self.0.is_empty()
     }
 
-    /// Adds a changed key. `author` is the id of the client that changed it if that client uses NOLOOP, otherwise 0.
+    /// Adds a changed key. `author` is the id of the client that changed it if that client uses NOLOOP, [`OTHER_NODE`],
+    /// or otherwise 0.
     pub fn add(&mut self, key: Box<[u8]>, author: u64) {
         self.0.insert(key, author);
     }
@@ -49,19 +54,25 @@ impl Changed {
     }
 }
 
-/// Sends an invalidation to the clients of one prefix. Each NOLOOP client that changed some of the keys gets one
+/// Sends an invalidation to the clients of one prefix. Each NOLOOP client that some of the keys do not concern gets one
 /// without them.
 fn invalidate_members(core: &Core, from: Executor, members: &Members, keys: &Keys<'_>) {
     let authors: HashSet<u64> = keys.iter().map(|(_, author)| *author).collect();
-    let is_noloop_id =
-        |client: &ClientInfo| client.flags().contains(ClientFlags::NOLOOP) && authors.contains(&client.id);
     let all = InvalidatedKeys::keys(keys.iter().map(|(key, _)| *key));
-    let (noloop, others): (Vec<_>, Vec<_>) = members.values().cloned().partition(|client| is_noloop_id(client));
+    let is_unconcerned = |client: &Arc<ClientInfo>| authors.iter().any(|author| !concerns(client, *author));
+    let (fewer, others): (Vec<_>, Vec<_>) = members.values().cloned().partition(is_unconcerned);
     invalidate(core, from, &all, others.into_iter());
-    for client in noloop {
-        let rest: Vec<_> = keys.iter().filter(|(_, author)| *author != client.id).map(|(key, _)| *key).collect();
+    for client in fewer {
+        let rest: Vec<_> = keys.iter().filter(|(_, author)| concerns(&client, *author)).map(|(key, _)| *key).collect();
         if !rest.is_empty() {
             invalidate(core, from, &InvalidatedKeys::keys(rest.into_iter()), std::iter::once(client));
         }
     }
+}
+
+/// Whether a client is to hear of an author's changes.
+fn concerns(client: &ClientInfo, author: u64) -> bool {
+    let flags = client.flags();
+    let is_own = author == client.id || (author == OTHER_NODE && flags.contains(ClientFlags::FORWARD));
+    !(is_own && flags.contains(ClientFlags::NOLOOP))
 }

@@ -49,6 +49,11 @@ impl Tracking {
         self.clients.load(Ordering::Relaxed)
     }
 
+    /// Whether a client in broadcast mode has a prefix of a key.
+    pub fn covers(&self, client: u64, key: &[u8]) -> bool {
+        self.broadcasts.read().of(key).any(|(_, members)| members.contains_key(&client))
+    }
+
     /// Number of prefixes with clients in broadcast mode.
     pub fn prefixes(&self) -> usize {
         self.broadcasts.read().len()

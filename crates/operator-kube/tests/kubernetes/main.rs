@@ -14,6 +14,7 @@ use fixture::{Cluster, Fixture};
 use kvick_load::reply::Value;
 use kvick_operator_kube::spec::Backup;
 use kvick_testing::SetOnDrop;
+use kvick_testing::servers::ObjectStorage;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, ExitCode};
@@ -32,6 +33,7 @@ const SCENARIOS: &[Scenario] = &[
     ("nodes_that_all_have_new_addresses_meet_again", moves),
     ("pods_without_volumes_are_healed_by_their_replicas", heals_without_volumes),
     ("backups_are_made_on_schedule_and_are_valid", backs_up),
+    ("backups_go_to_object_storage", backs_up_to_bucket),
     ("changed_users_are_loaded_without_restarts_and_refused_if_they_are_not_valid", loads_users),
     ("a_warm_spare_becomes_a_shard_and_is_replaced", uses_spares),
     ("a_replica_takes_over_from_a_machine_that_is_lost", loses_a_machine),
@@ -160,7 +162,7 @@ fn encrypts(fixture: &mut Fixture) {
         spec.replicas_per_shard = 1;
         spec.endpoint = true;
         spec.tls_secret = Some("sealed-certificate".into());
-        spec.backup = Some(backup(fixture, "0 3 * * *", "sealed-backups"));
+        spec.backup = Some(backup(fixture, "0 3 * * *", &serde_json::json!({ "volumeClaim": "sealed-backups" })));
     });
     cluster.wait_running(fixture, 1);
     let pods = fixture.pods_of(&cluster);
@@ -292,12 +294,11 @@ fn heals_without_volumes(fixture: &mut Fixture) {
     cluster.delete(fixture);
 }
 
-/// Backups into a volume with this name.
-fn backup(fixture: &Fixture, schedule: &str, claim: &str) -> Backup {
+fn backup(fixture: &Fixture, schedule: &str, destination: &serde_json::Value) -> Backup {
     let backup = serde_json::json!({
         "schedule": schedule,
         "keep": 1,
-        "destination": { "volumeClaim": claim },
+        "destination": destination,
         "command": [fixture.program("kvick-backup")],
     });
     serde_json::from_value(backup).expect("backups")
@@ -309,7 +310,7 @@ fn backs_up(fixture: &mut Fixture) {
         spec.shards.count = Some(2);
         spec.password_secret = Some("made-password".into());
         spec.endpoint = true;
-        spec.backup = Some(backup(fixture, "* * * * *", "stored-backups"));
+        spec.backup = Some(backup(fixture, "* * * * *", &serde_json::json!({ "volumeClaim": "stored-backups" })));
     });
     cluster.wait_running(fixture, 2);
     let mut client = cluster.endpoint_client(&fixture.pods_of(&cluster));
@@ -331,6 +332,39 @@ fn backs_up(fixture: &mut Fixture) {
     // Without the field, there is no CronJob.
     cluster.change_raw(fixture, &serde_json::json!({ "backup": null }));
     wait("the CronJob is deleted", || !fixture.has_cron_job("stored-backup"));
+    cluster.delete(fixture);
+}
+
+fn backs_up_to_bucket(fixture: &mut Fixture) {
+    let Some(storage) = ObjectStorage::start(&[]) else { return };
+    let keys = [("AWS_ACCESS_KEY_ID", ObjectStorage::ACCESS_KEY), ("AWS_SECRET_ACCESS_KEY", ObjectStorage::SECRET_KEY)];
+    fixture.write_secret("bucket-keys", &keys);
+    let bucket = serde_json::json!({
+        "bucket": ObjectStorage::BUCKET,
+        "prefix": "all/remote",
+        "region": ObjectStorage::REGION,
+        "endpoint": storage.url("http"),
+        "credentialsSecret": "bucket-keys",
+    });
+    let cluster = fixture.create("remote", |spec| {
+        spec.shards.count = Some(2);
+        spec.endpoint = true;
+        spec.backup = Some(backup(fixture, "0 3 * * *", &serde_json::json!({ "s3": bucket })));
+    });
+    cluster.wait_running(fixture, 2);
+    let mut client = cluster.endpoint_client(&fixture.pods_of(&cluster));
+    for number in 0..100 {
+        assert_eq!(client.ask(&["SET", &format!("k{number}"), "v"]).expect("a reply").text(), "OK");
+    }
+    fixture.run_backup(&cluster, "remote-once");
+    let url = format!("s3://{}/all/remote", ObjectStorage::BUCKET);
+    let verified = Command::new(fixture.program("kvick-backup"))
+        .args(["verify", &url])
+        .envs(storage.environment())
+        .output()
+        .expect("it runs");
+    let verified = String::from_utf8(verified.stdout).expect("text");
+    assert!(verified.contains("2 shards, 100 keys") && verified.contains("valid"), "{verified}");
     cluster.delete(fixture);
 }
 

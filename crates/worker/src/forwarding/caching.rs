@@ -8,7 +8,8 @@
 //! For clients in broadcasting mode, worker 0 has a link to each primary that reports all changes, whatever the
 //! prefixes of the clients are.
 //!
-//! A client with NOLOOP has links of its own, with NOLOOP, so that other nodes know which changes are its own.
+//! A client with NOLOOP has links of its own, with NOLOOP, so that other nodes know which changes are its own. In
+//! broadcasting mode it has them to all primaries, also to those that it has sent nothing.
 //!
 //! When a link is lost, invalidations may be missing: all clients get the invalidation of all keys.
 
@@ -20,9 +21,13 @@ use kvick_core::clients::{ClientFlags, ClientInfo};
 use kvick_core::executor::Executor;
 use kvick_core::tracking::invalidate;
 use kvick_core::tracking::invalidation::InvalidatedKeys;
+use kvick_engine::session::Client;
 use kvick_resp::{Args, Limits, Parsed, Parser, Version};
 use std::net::SocketAddr;
 use std::sync::Arc;
+
+/// Clients with these flags have links of their own.
+const OWN: ClientFlags = ClientFlags::TRACKING.union(ClientFlags::NOLOOP);
 
 impl Worker {
     /// Notes the keys that a client has read with a request, or with the requests of a transaction.
@@ -63,8 +68,19 @@ impl Worker {
 
     /// A node reports that keys have changed.
     pub(super) fn receive_invalidation(&mut self, peer: Peer, keys: &[&[u8]]) {
-        if let Purpose::Own(client) | Purpose::OwnPushes(client) = peer.purpose {
-            return self.invalidate_own(client, &InvalidatedKeys::keys(keys.iter().copied()));
+        if let Purpose::Own { client, .. } | Purpose::OwnPushes(client) = peer.purpose {
+            let Some(info) = self.server.clients.get(client) else { return };
+            let has_prefixes = info.flags().contains(ClientFlags::BROADCAST);
+            if matches!(peer.purpose, Purpose::Own { broadcasts, .. } if broadcasts != has_prefixes) {
+                // The client has changed its mode; what it reads now goes over other links.
+                return;
+            }
+            let is_wanted = |key: &&[u8]| !has_prefixes || self.server.tracking.covers(client, key);
+            let wanted: Vec<&[u8]> = keys.iter().copied().filter(is_wanted).collect();
+            if !wanted.is_empty() {
+                self.invalidate_own(client, &InvalidatedKeys::keys(wanted.into_iter()));
+            }
+            return;
         }
         for key in keys {
             if peer.purpose == Purpose::Broadcasts {
@@ -94,16 +110,32 @@ impl Worker {
         invalidate(self.server, Executor::Worker(self.number), keys, self.server.clients.get(client).into_iter());
     }
 
-    /// Closes the links of clients that do not need links of their own any more.
-    pub(super) fn end_own_links(&mut self) {
-        let needs = |client: u64| {
-            let info = self.server.clients.get(client);
-            info.is_some_and(|info| info.flags().contains(ClientFlags::TRACKING | ClientFlags::NOLOOP))
+    /// Opens links of their own for clients in broadcasting mode with NOLOOP. Closes those that are not needed any more.
+    pub(super) fn check_own_links(&mut self) {
+        let wanted = if self.server.tracking.prefixes() > 0 { self.own_broadcasts() } else { Vec::new() };
+        self.links.routes.update(self.server);
+        let owners = self.links.routes.owners();
+        for wanted in &wanted {
+            for address in owners.iter().flatten().copied() {
+                if !self.links.routes.is_myself(address) {
+                    let _ = self.share_link(Peer { address, ..*wanted });
+                }
+            }
+        }
+        let has = |client: u64, expected: ClientFlags| {
+            let flags = self.server.clients.get(client).map(|info| info.flags());
+            flags.is_some_and(|flags| flags & (OWN | ClientFlags::BROADCAST) == expected)
         };
-        let is_over = |link: &PeerLink| match link.peer.purpose {
-            Purpose::Own(client) | Purpose::OwnPushes(client) => link.lease.is_none() && !needs(client),
-            _ => false,
+        let is_wanted = |peer: Peer| match peer.purpose {
+            Purpose::Own { broadcasts: true, .. } => {
+                owners.as_ref().is_none_or(|owners| owners.contains(&peer.address))
+                    && wanted.iter().any(|wanted| Peer { address: peer.address, ..*wanted } == peer)
+            }
+            Purpose::Own { client, broadcasts: false } => has(client, OWN),
+            Purpose::OwnPushes(client) => has(client, OWN) || has(client, OWN | ClientFlags::BROADCAST),
+            _ => true,
         };
+        let is_over = |link: &PeerLink| link.lease.is_none() && !is_wanted(link.peer);
         let all = self.links.all.iter();
         let over: Vec<usize> =
             all.filter(|(_, link)| link.as_deref().is_some_and(is_over)).map(|(number, _)| number).collect();
@@ -112,6 +144,19 @@ impl Worker {
                 self.drop_link(number);
             }
         }
+    }
+
+    /// The links to each primary that this worker's clients in broadcasting mode with NOLOOP need, without an address.
+    fn own_broadcasts(&self) -> Vec<Peer> {
+        let nowhere = SocketAddr::from(([0; 4], 0));
+        let needed = OWN | ClientFlags::BROADCAST | ClientFlags::FORWARD;
+        let connections = self.connections.iter().map(|(_, connection)| &connection.client);
+        let concerned = connections.filter(|client| client.info.flags().contains(needed));
+        let peer = |client: &Client| {
+            let purpose = Purpose::Own { client: client.info.id, broadcasts: true };
+            Peer { address: nowhere, db: client.db, version: client.version, purpose }
+        };
+        concerned.map(peer).collect()
     }
 
     /// The ID that a link for pushes has at its node; `None` while it is not ready.
@@ -143,8 +188,10 @@ pub(super) fn push_peer(address: SocketAddr) -> Peer {
     Peer { address, db: 0, version: Version::Resp3, purpose: Purpose::Pushes }
 }
 
-/// Whether a client caches keys of other nodes, in broadcasting mode or not.
+/// Whether a client caches keys of other nodes, in broadcasting mode without links of its own, or in another mode.
 fn is_cached_elsewhere(client: &Arc<ClientInfo>, broadcast: bool) -> bool {
     let flags = client.flags();
-    flags.contains(ClientFlags::FORWARD | ClientFlags::TRACKING) && flags.contains(ClientFlags::BROADCAST) == broadcast
+    let broadcasts = flags.contains(ClientFlags::BROADCAST);
+    let has_own_links = broadcasts && flags.contains(ClientFlags::NOLOOP);
+    flags.contains(ClientFlags::FORWARD | ClientFlags::TRACKING) && broadcasts == broadcast && !has_own_links
 }

@@ -186,7 +186,7 @@ impl Worker {
         match push {
             Push::Invalidated(keys) => self.receive_invalidation(peer, &keys),
             Push::InvalidatedAll => match peer.purpose {
-                Purpose::Own(client) | Purpose::OwnPushes(client) => {
+                Purpose::Own { client, .. } | Purpose::OwnPushes(client) => {
                     self.invalidate_own(client, &InvalidatedKeys::All);
                 }
                 purpose => self.invalidate_all_cached(purpose == Purpose::Broadcasts),
@@ -217,8 +217,10 @@ impl Worker {
             Purpose::Tracked if has_cached => self.invalidate_all_cached(false),
             Purpose::Tracked => {}
             Purpose::Broadcasts => self.invalidate_all_cached(true),
-            Purpose::Own(client) if has_cached => self.invalidate_own(client, &InvalidatedKeys::All),
-            Purpose::Own(_) => {}
+            Purpose::Own { client, broadcasts } if has_cached || broadcasts => {
+                self.invalidate_own(client, &InvalidatedKeys::All);
+            }
+            Purpose::Own { .. } => {}
             Purpose::OwnPushes(client) => {
                 self.invalidate_own(client, &InvalidatedKeys::All);
                 for number in self.links.redirected_to(peer) {

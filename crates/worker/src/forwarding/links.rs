@@ -9,6 +9,7 @@ use super::waits::Carrier;
 use crate::readiness::Event;
 use crate::{FIRST_LINK, Worker};
 use kvick_config::tables::cluster::{CLUSTER_FORWARD_PASSWORD, CLUSTER_FORWARD_USER, CLUSTER_NODE_TIMEOUT};
+use kvick_core::tracking::invalidation::InvalidatedKeys;
 use kvick_forward::{Answer, Broken, CachedKeys, Link, Redirect, Request, Setup, Subscription, Ticket, Unanswered};
 use kvick_net::outgoing::Outgoing;
 use kvick_resp::{OwnedArgs, Version};
@@ -56,7 +57,8 @@ pub enum Purpose {
     /// RESP2 over the link for pushes.
     Tracked,
     /// Requests of the client with this ID, which caches keys but wants no invalidations of its own changes (NOLOOP).
-    Own(u64),
+    /// In broadcasting mode, the node reports all other changes.
+    Own { client: u64, broadcasts: bool },
     /// Invalidations for such a client, if its protocol is RESP2.
     OwnPushes(u64),
     /// Pushes: messages of shard channels, and invalidations for links with RESP2.
@@ -223,13 +225,14 @@ impl Links {
 
     /// The links whose node sends invalidations of the keys that are read over them to this link for pushes.
     pub fn redirected_to(&self, pushes: Peer) -> Vec<usize> {
-        let redirected = match pushes.purpose {
-            Purpose::OwnPushes(client) => Purpose::Own(client),
-            _ => Purpose::Tracked,
+        let is_redirected = |purpose| match (pushes.purpose, purpose) {
+            (Purpose::OwnPushes(receiver), Purpose::Own { client, .. }) => client == receiver,
+            (Purpose::OwnPushes(_), _) => false,
+            (_, purpose) => purpose == Purpose::Tracked,
         };
         let is_one = |link: &PeerLink| {
             let Peer { address, purpose, version, .. } = link.peer;
-            address == pushes.address && purpose == redirected && version == Version::Resp2
+            address == pushes.address && is_redirected(purpose) && version == Version::Resp2
         };
         let all = self.all.iter();
         all.filter(|(_, link)| link.as_deref().is_some_and(is_one)).map(|(number, _)| number).collect()
@@ -291,7 +294,7 @@ impl Worker {
     pub(super) fn lease_link(&mut self, token: usize, peer: Peer) -> Option<usize> {
         let number = match peer.purpose {
             // Nobody else shares it, and its node has to know who writes.
-            Purpose::Own(_) => self.share_link(peer)?,
+            Purpose::Own { .. } => self.share_link(peer)?,
             _ => self.links.take_idle(peer).or_else(|| self.open_link(peer))?,
         };
         self.links.get(number)?.lease = Some(token);
@@ -359,7 +362,7 @@ impl Worker {
     fn setup(&mut self, peer: Peer) -> Option<Setup> {
         let receiver = match (peer.purpose, peer.version) {
             (Purpose::Tracked, Version::Resp2) => Some(self.push_receiver(push_peer(peer.address))?.to_string()),
-            (Purpose::Own(client), Version::Resp2) => {
+            (Purpose::Own { client, .. }, Version::Resp2) => {
                 let pushes = Peer { purpose: Purpose::OwnPushes(client), ..push_peer(peer.address) };
                 Some(self.push_receiver(pushes)?.to_string())
             }
@@ -392,9 +395,15 @@ impl Worker {
             (Purpose::Reads, _) => add(&[b"READONLY"], true),
             (Purpose::Tracked, None) => add(&[b"CLIENT", b"TRACKING", b"ON"], true),
             (Purpose::Tracked, Some(id)) => add(&[b"CLIENT", b"TRACKING", b"ON", b"REDIRECT", id.as_bytes()], true),
-            (Purpose::Own(_), None) => add(&[b"CLIENT", b"TRACKING", b"ON", b"NOLOOP"], true),
-            (Purpose::Own(_), Some(id)) => {
-                add(&[b"CLIENT", b"TRACKING", b"ON", b"REDIRECT", id.as_bytes(), b"NOLOOP"], true);
+            (Purpose::Own { broadcasts, .. }, _) => {
+                let mut words: Vec<&[u8]> = vec![b"CLIENT", b"TRACKING", b"ON", b"NOLOOP"];
+                if let Some(id) = &receiver {
+                    words.extend([&b"REDIRECT"[..], id.as_bytes()]);
+                }
+                if broadcasts {
+                    words.push(b"BCAST");
+                }
+                add(&words, true);
             }
             (Purpose::Broadcasts, _) => add(&[b"CLIENT", b"TRACKING", b"ON", b"BCAST"], true),
         }
@@ -491,9 +500,13 @@ impl Worker {
         if let Some(place) = self.links.all.get_mut(number) {
             *place = Some(link);
         }
-        if has_become_ready && peer.purpose == Purpose::Broadcasts {
+        if has_become_ready {
             // What has changed before is not known.
-            self.invalidate_all_cached(true);
+            match peer.purpose {
+                Purpose::Broadcasts => self.invalidate_all_cached(true),
+                Purpose::Own { client, broadcasts: true } => self.invalidate_own(client, &InvalidatedKeys::All),
+                _ => {}
+            }
         }
         for (number, subscription) in std::mem::take(&mut self.links.changes) {
             if let Some(link) = self.links.get(number) {
@@ -552,7 +565,7 @@ impl Worker {
                         continue;
                     }
                     self.pass_reply(ticket, reply);
-                    if ticket.caches && !matches!(link.peer.purpose, Purpose::Own(_)) {
+                    if ticket.caches && !matches!(link.peer.purpose, Purpose::Own { .. }) {
                         self.note_cached(ticket.client, request);
                     }
                 }
@@ -597,12 +610,14 @@ impl Worker {
             self.check_broadcasts();
         }
         self.check_channels();
+        if self.server.tracking.prefixes() > 0 || !self.links.all.is_empty() {
+            self.check_own_links();
+        }
         if self.links.all.is_empty() {
             return;
         }
         self.links.routes.update(self.server);
         let node_timeout = Duration::from_millis(self.server.config.read(CLUSTER_NODE_TIMEOUT));
-        self.end_own_links();
         let routes = &self.links.routes;
         let hangs = |link: &PeerLink| {
             let is_new = !link.link.is_ready() && link.opened.elapsed() > CONNECT_MAX;

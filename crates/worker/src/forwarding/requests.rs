@@ -187,8 +187,11 @@ impl Worker {
         let client = &connection.client;
         let flags = client.info.flags();
         let purpose = match () {
-            () if client.tracking.is_none() || flags.contains(ClientFlags::BROADCAST) => Purpose::Requests,
-            () if flags.contains(ClientFlags::NOLOOP) => Purpose::Own(client.info.id),
+            () if client.tracking.is_none() => Purpose::Requests,
+            () if flags.contains(ClientFlags::NOLOOP) => {
+                Purpose::Own { client: client.info.id, broadcasts: flags.contains(ClientFlags::BROADCAST) }
+            }
+            () if flags.contains(ClientFlags::BROADCAST) => Purpose::Requests,
             () => Purpose::Tracked,
         };
         Peer { address, db: client.db, version: client.version, purpose }

@@ -1,7 +1,7 @@
 //! Client-side caching.
 
 use super::{Cluster, config_epoch, raw};
-use crate::nodes::{Node, wait_for};
+use crate::nodes::{Node, form, kvick, wait_for};
 use crate::with_workers;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -191,8 +191,6 @@ fn the_loss_of_a_node_invalidates_everything() {
     });
 }
 
-/// With NOLOOP, a client does not hear of its own changes, but of those of everybody else, also if they come right
-/// behind its own or go the same way.
 /// How many clients of a node have it track what they read.
 fn tracking_links(node: &Node) -> usize {
     let list = raw(node, "CLIENT LIST\r\n");
@@ -200,13 +198,14 @@ fn tracking_links(node: &Node) -> usize {
     fields.filter(|flags| flags.contains('t')).count()
 }
 
+/// With NOLOOP, a client does not hear of its own changes, but of those of everybody else, also if they come right
+/// behind its own or go the same way.
 #[test]
 fn clients_do_not_hear_of_their_own_changes_if_they_want() {
     with_workers(|args| {
         let cluster = Cluster::start(args);
         let proxy = &cluster.proxy;
         let mut client = Client::resp3(proxy);
-        assert!(client.call("CLIENT TRACKING ON BCAST NOLOOP").starts_with("-ERR NOLOOP is not available with BCAST"));
         assert_eq!(client.call("CLIENT TRACKING ON NOLOOP"), "+OK");
         let mut other = Client::resp3(proxy);
         assert_eq!(other.call("CLIENT TRACKING ON"), "+OK");
@@ -261,5 +260,87 @@ fn clients_do_not_hear_of_their_own_changes_if_they_want() {
         assert_eq!(with_own(), 2, "the nodes that own the keys");
         drop((receiver, client));
         wait_for("its links are closed", || with_own() == 0);
+    });
+}
+
+/// Sends a request, which is answered with OK, possibly behind invalidations of all keys.
+fn ok(client: &mut Client, request: &str) {
+    client.send(request);
+    let mut reply = client.read();
+    while reply == "push: invalidate _" {
+        reply = client.read();
+    }
+    assert_eq!(reply, "+OK", "{request}");
+}
+
+/// Two clients of a node in broadcasting mode. `asked` are the other nodes with slots.
+fn check_broadcasts_without_own_changes(node: &Node, asked: &[&Node]) {
+    let (mut client, mut other) = (Client::resp3(node), Client::resp3(node));
+    assert_eq!(client.call("CLIENT TRACKING ON BCAST NOLOOP PREFIX user: PREFIX {bar}"), "+OK");
+    assert_eq!(other.call("CLIENT TRACKING ON BCAST NOLOOP"), "+OK");
+    // What has changed before the nodes were asked is not known.
+    for client in [&mut client, &mut other] {
+        asked.iter().for_each(|_| assert_eq!(client.read(), "push: invalidate _"));
+    }
+    for key in ["user:1", "user:2", "user:3", "{bar}1"] {
+        let invalidation = format!("push: invalidate {key}");
+        assert_eq!(client.call(&format!("SET {key} 1")), "+OK");
+        assert_eq!(other.read(), invalidation);
+        assert_eq!(other.call(&format!("SET other:{key} 1")), "+OK");
+        assert_eq!(other.call(&format!("SET {key} 2")), "+OK");
+        assert_eq!(client.read(), invalidation);
+        // A transaction, and what it waits for.
+        for (request, reply) in [("MULTI", "+OK"), (&format!("DEL {key}"), "+QUEUED"), ("EXEC", "1")] {
+            assert_eq!(client.call(request), reply);
+        }
+        assert_eq!(other.read(), invalidation);
+        assert_eq!(client.call(&format!("LPUSH {key} x")), "1");
+        assert_eq!(other.read(), invalidation);
+        assert_eq!(client.call(&format!("BLPOP {key} 0")), format!("{key} x"));
+        assert_eq!(other.read(), invalidation);
+        assert_eq!(client.call("PING"), "+PONG");
+    }
+    // Another mode.
+    assert_eq!(other.call("CLIENT TRACKING OFF"), "+OK");
+    assert_eq!(other.call("CLIENT TRACKING ON NOLOOP"), "+OK");
+    for key in ["user:1", "user:2", "user:3", "{bar}1"] {
+        assert_eq!(client.call(&format!("SET {key} 1")), "+OK");
+        assert_eq!(other.call(&format!("GET {key}")), "1");
+        assert_eq!(other.call(&format!("SET {key} 2")), "+OK");
+        assert_eq!(client.read(), format!("push: invalidate {key}"));
+        assert_eq!(client.call(&format!("DEL {key}")), "1");
+        assert_eq!(other.read(), format!("push: invalidate {key}"));
+    }
+    drop((client, other));
+    wait_for("their links are closed", || asked.iter().all(|node| tracking_links(node) == 0));
+}
+
+#[test]
+fn broadcasts_leave_out_own_changes_if_clients_want() {
+    with_workers(|args| {
+        let cluster = Cluster::start(args);
+        let [one, two, three] = &cluster.primaries;
+        check_broadcasts_without_own_changes(&cluster.proxy, &[one, two, three]);
+        // With RESP2, on another connection.
+        let (mut receiver, mut client) = (Client::new(&cluster.proxy), Client::new(&cluster.proxy));
+        let id = receiver.call("CLIENT ID");
+        assert!(receiver.call("SUBSCRIBE __redis__:invalidate").contains("subscribe"));
+        assert_eq!(client.call(&format!("CLIENT TRACKING ON REDIRECT {id} BCAST NOLOOP PREFIX key:")), "+OK");
+        (0..3).for_each(|_| assert_eq!(receiver.read(), "message __redis__:invalidate $-1"));
+        for key in ["key:1", "key:2", "key:3"] {
+            assert_eq!(client.call(&format!("SET {key} 1")), "+OK");
+            assert_eq!(cluster.proxy.call(&format!("SET other:{key} 2")), "OK");
+            assert_eq!(cluster.proxy.call(&format!("SET {key} 2")), "OK");
+            assert_eq!(receiver.read(), format!("message __redis__:invalidate {key}"));
+        }
+    });
+}
+
+#[test]
+fn broadcasts_of_a_primary_that_forwards_leave_out_own_changes_if_clients_want() {
+    with_workers(|args| {
+        let [one, two] = [0, 1].map(|_| Node::start(&kvick(), &[args, &["--cluster-forward", "yes"]].concat()));
+        form(&[&one, &two], &[]);
+        check_broadcasts_without_own_changes(&one, &[&two]);
     });
 }
