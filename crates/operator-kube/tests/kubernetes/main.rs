@@ -499,8 +499,27 @@ fn is_killed(fixture: &mut Fixture) {
         let pods = fixture.pods_of(&cluster);
         wait("all pods are new", || pods.uids().is_disjoint(&before));
         cluster.wait_running(fixture, 2);
+        let addresses: BTreeSet<String> = pods.endpoints().into_iter().collect();
+        fixture.kubelet.reboot();
+        kill_often(fixture, 4);
+        wait("all pods have new addresses", || {
+            let now: BTreeSet<String> = pods.endpoints().into_iter().collect();
+            now.len() == addresses.len() && now.is_disjoint(&addresses)
+        });
+        cluster.wait_running(fixture, 2);
         cluster.set_scale(fixture, 1);
         kill_often(fixture, 6);
+        cluster.wait_running(fixture, 1);
+        let (before, primary) = (pods.uids(), cluster.primary(fixture));
+        pods.delete(&primary);
+        kill_often(fixture, 4);
+        wait("the pod is a new one", || !pods.uids().is_superset(&before) && pods.uids().len() == 2);
+        cluster.wait_running(fixture, 1);
+        let primary = cluster.primary(fixture);
+        fixture.kubelet.lose(&primary);
+        kill_often(fixture, 4);
+        wait("another node is the primary", || !["", &primary].contains(&&*cluster.primary(fixture)));
+        fixture.kubelet.find();
         cluster.wait_running(fixture, 1);
     });
     cluster.delete(fixture);
