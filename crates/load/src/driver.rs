@@ -136,6 +136,8 @@ struct Target {
     listed: VecDeque<usize>,
     /// Requests that wait for one.
     waiting: VecDeque<Plan>,
+    /// Whether it has no slots any more. Its lost connections stay closed unless a request waits.
+    has_left: bool,
 }
 
 /// The loop of one thread.

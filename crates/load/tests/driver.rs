@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Answer, check_sums, run_on, scripted};
+use std::io::Read;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -221,5 +222,40 @@ fn requests_of_a_cluster_follow_redirections() {
     let result = run_on(first, text);
     assert_eq!((result.counters.answered, result.counters.errors), (1000, 0), "{:?}", result.error_texts);
     assert!(result.counters.redirects > 0 && *asked.lock().expect("a lock"));
+    check_sums(&result);
+}
+
+#[test]
+fn a_node_that_has_left_a_cluster_is_not_tried_again() {
+    // The second node ends as soon as it gets a request. After that, the first one has all slots.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let second = listener.local_addr().expect("an address").port();
+    std::thread::spawn(move || {
+        let mut connections: Vec<_> = (0..2).map(|_| listener.accept().expect("a connection").0).collect();
+        connections[0].read_exact(&mut [0]).expect("a request");
+    });
+    let (own_port, questions) = (Arc::new(AtomicU64::new(0)), AtomicUsize::new(0));
+    let port_of_first = own_port.clone();
+    let first = scripted(move |words| {
+        let port = port_of_first.load(Ordering::Relaxed);
+        let range = |first: u16, last: u16, port: u64| {
+            format!("*3\r\n:{first}\r\n:{last}\r\n*2\r\n$9\r\n127.0.0.1\r\n:{port}\r\n")
+        };
+        match words[0].as_str() {
+            "CLUSTER" if questions.fetch_add(1, Ordering::Relaxed) == 0 => {
+                Answer::Reply(format!("*2\r\n{}{}", range(0, 8191, port), range(8192, 16383, second.into())))
+            }
+            "CLUSTER" => Answer::Reply(format!("*1\r\n{}", range(0, 16383, port))),
+            _ => ok(),
+        }
+    });
+    own_port.store(first.into(), Ordering::Relaxed);
+    let text = "[general]\nduration = 3\ndrain = '5s'\n[target]\ntopology = 'cluster'\n[client]\npoolsize = 2\n\
+                [workload.ratelimit]\nstart = 1000\n[[workload.keyspace]]";
+    let result = run_on(first, text);
+    assert_eq!(result.counters.answered + result.counters.failed, 3000, "{:?}", result.error_texts);
+    // Each connection would be tried some thirty times.
+    let refused: u64 = result.error_texts.values().sum();
+    assert!((1..30).contains(&refused), "{:?}", result.error_texts);
     check_sums(&result);
 }

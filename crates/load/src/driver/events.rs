@@ -146,6 +146,7 @@ impl Driver {
                 let to = self.target_of(&redirect.address);
                 if !redirect.is_ask {
                     self.routes.set_owner(redirect.slot, to);
+                    self.targets[to].has_left = false;
                     self.want_slots();
                 }
                 Some((to as u32, redirect.is_ask))
@@ -241,7 +242,12 @@ impl Driver {
         let request_limit_ns = self.job.config.client.request_timeout * 1_000_000;
         for index in 0..self.connections.len() {
             match self.connections[index].state {
-                State::Closed { retry_ns } if retry_ns <= now + HOUSEKEEPING_NS => self.open(index, now),
+                State::Closed { retry_ns } if retry_ns <= now + HOUSEKEEPING_NS => {
+                    let target = &self.targets[self.connections[index].target];
+                    if !target.has_left || !target.waiting.is_empty() {
+                        self.open(index, now);
+                    }
+                }
                 State::Connecting { since_ns } if now.saturating_sub(since_ns) > connect_limit_ns => {
                     self.close(index, "connecting takes too long");
                 }

@@ -116,6 +116,12 @@ impl Driver {
                 self.routes.replica_sets.push(set);
             }
         }
+        let mut has_slots = vec![false; self.targets.len()];
+        self.routes.owners.iter().for_each(|owner| has_slots[*owner as usize] = true);
+        self.routes.replica_sets.iter().flatten().for_each(|replica| has_slots[*replica] = true);
+        for (target, has_slots) in self.targets.iter_mut().zip(has_slots) {
+            target.has_left = !has_slots;
+        }
         self.move_waiting();
     }
 
@@ -166,6 +172,7 @@ impl Driver {
             connections: (first..self.connections.len()).collect(),
             listed: VecDeque::new(),
             waiting: VecDeque::new(),
+            has_left: false,
         });
         target
     }
