@@ -4,9 +4,9 @@ use crate::link::{Link, LinkError};
 use crate::nodes_file::SaveFailed;
 use crate::resolver::{Resolved, Resolver};
 use crate::saver::FailureLog;
-use crate::socket::BusSocket;
 use crate::{Bus, Host, Thread};
 use kvick_cluster::state::{Accepted, Action, LinkId};
+use kvick_net::peer::PeerSocket;
 use kvick_net::tls::{Materials, Tls};
 use kvick_runtime::logging;
 use mio::event::Event;
@@ -207,7 +207,7 @@ impl EventLoop {
                 // The connection is closed by dropping it.
                 continue;
             }
-            let socket = match self.materials().and_then(|materials| BusSocket::accepted(stream, materials.as_deref()))
+            let socket = match self.materials().and_then(|materials| PeerSocket::accepted(stream, materials.as_deref()))
             {
                 Ok(socket) => socket,
                 Err(error) => {
@@ -270,9 +270,9 @@ impl EventLoop {
     }
 
     fn connect(&mut self, id: LinkId, ip: &str, port: u16) {
-        let begun = || -> io::Result<BusSocket> {
+        let begun = || -> io::Result<PeerSocket> {
             let ip: IpAddr = ip.parse().map_err(io::Error::other)?;
-            BusSocket::connect(SocketAddr::new(ip, port), self.source, self.materials()?.as_deref())
+            PeerSocket::connect(SocketAddr::new(ip, port), self.source, self.materials()?.as_deref())
         };
         match begun() {
             Ok(socket) => {

@@ -26,7 +26,6 @@ mod link;
 pub mod nodes_file;
 mod resolver;
 mod saver;
-mod socket;
 
 use event_loop::EventLoop;
 use kvick_cluster::state::{Action, Cluster, Facts, Level, LinkId, Now};

@@ -1,7 +1,7 @@
 //! One link: received bytes that do not form a complete message yet, and the queue of messages to be sent.
 
-use crate::socket::BusSocket;
 use kvick_cluster::bus::{Frame, FrameError, split_frame};
+use kvick_net::peer::PeerSocket;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ const QUEUE_BYTES_MAX: usize = 256 << 20;
 
 /// See the module's documentation.
 pub struct Link {
-    pub socket: BusSocket,
+    pub socket: PeerSocket,
     /// Whether the connection, begun by this node, is still being made.
     pub is_connecting: bool,
     received: Vec<u8>,
@@ -42,7 +42,7 @@ pub enum LinkError {
 
 impl Link {
     /// A link over this socket.
-    pub fn new(socket: BusSocket, is_connecting: bool) -> Self {
+    pub fn new(socket: PeerSocket, is_connecting: bool) -> Self {
         Link { socket, is_connecting, received: Vec::new(), queue: VecDeque::new(), sent: 0, queued_bytes: 0 }
     }
 

@@ -1,7 +1,7 @@
 //! Listening sockets, clients' sockets, and TLS in both directions.
 
 pub mod listen;
-pub mod outgoing;
+pub mod peer;
 pub mod socket;
 pub mod supervise;
 pub mod tls;

@@ -11,7 +11,7 @@ use crate::{FIRST_LINK, Worker};
 use kvick_config::tables::cluster::{CLUSTER_FORWARD_PASSWORD, CLUSTER_FORWARD_USER, CLUSTER_NODE_TIMEOUT};
 use kvick_core::tracking::invalidation::InvalidatedKeys;
 use kvick_forward::{Answer, Broken, CachedKeys, Link, Redirect, Request, Setup, Subscription, Ticket, Unanswered};
-use kvick_net::outgoing::Outgoing;
+use kvick_net::peer::PeerSocket;
 use kvick_resp::{OwnedArgs, Version};
 use mio::Token;
 use slab::Slab;
@@ -73,7 +73,7 @@ pub struct PeerLink {
     pub link: Link,
     /// Unique among the links of all workers.
     pub id: u64,
-    socket: Outgoing,
+    socket: PeerSocket,
     is_connected: bool,
     opened: Instant,
     /// When it last made progress.
@@ -334,7 +334,7 @@ impl Worker {
     fn open_link(&mut self, peer: Peer) -> Option<usize> {
         let setup = self.setup(peer)?;
         let materials = if self.links.routes.tls { Some(self.server.tls.materials()?) } else { None };
-        let opened = Outgoing::connect(peer.address, materials.as_deref()).and_then(|mut socket| {
+        let opened = PeerSocket::connect(peer.address, None, materials.as_deref()).and_then(|mut socket| {
             let number = self.links.all.vacant_key();
             socket.register(self.poll.registry(), Token(FIRST_LINK + number))?;
             Ok(socket)
@@ -421,10 +421,10 @@ impl Worker {
     pub(crate) fn serve_link(&mut self, number: usize, event: Event) {
         let Some(link) = self.links.get(number) else { return };
         if !link.is_connected {
-            match link.socket.is_connected() {
-                Ok(true) => link.is_connected = true,
-                Ok(false) => return,
-                Err(error) => return self.break_link(number, &error),
+            match link.socket.connected() {
+                Some(Ok(_)) => link.is_connected = true,
+                None => return,
+                Some(Err(error)) => return self.break_link(number, &error),
             }
         }
         if event.is_writable() {
@@ -475,7 +475,7 @@ impl Worker {
         let mut redirected = Vec::new();
         let mut reads = 0;
         let end: Result<bool, Box<dyn std::fmt::Display>> = loop {
-            match link.socket.read(link.link.inbox(), READ) {
+            match link.socket.read_to(link.link.inbox(), READ) {
                 Ok(0) => break Err(Box::new("it has closed the connection")),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break Ok(false),
