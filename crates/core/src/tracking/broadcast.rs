@@ -14,8 +14,8 @@ use std::sync::Arc;
 /// The clients of a prefix, by client id.
 pub type Members = HashMap<u64, Arc<ClientInfo>>;
 
-/// Author of changes that other nodes report. A NOLOOP client whose requests are forwarded hears of them in another way,
-/// without its own.
+/// Author of changes that other nodes report. A NOLOOP client whose requests are forwarded hears of them in another
+/// way, without its own.
 pub const OTHER_NODE: u64 = u64::MAX;
 
 /// The keys that a worker's commands have changed.

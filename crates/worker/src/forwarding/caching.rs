@@ -110,7 +110,8 @@ impl Worker {
         invalidate(self.server, Executor::Worker(self.number), keys, self.server.clients.get(client).into_iter());
     }
 
-    /// Opens links of their own for clients in broadcasting mode with NOLOOP. Closes those that are not needed any more.
+    /// Opens links of their own for clients in broadcasting mode with NOLOOP. Closes those that are not needed any
+    /// more.
     pub(super) fn check_own_links(&mut self) {
         let wanted = if self.server.tracking.prefixes() > 0 { self.own_broadcasts() } else { Vec::new() };
         self.links.routes.update(self.server);

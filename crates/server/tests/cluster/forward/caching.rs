@@ -263,16 +263,6 @@ fn clients_do_not_hear_of_their_own_changes_if_they_want() {
     });
 }
 
-/// Sends a request, which is answered with OK, possibly behind invalidations of all keys.
-fn ok(client: &mut Client, request: &str) {
-    client.send(request);
-    let mut reply = client.read();
-    while reply == "push: invalidate _" {
-        reply = client.read();
-    }
-    assert_eq!(reply, "+OK", "{request}");
-}
-
 /// Two clients of a node in broadcasting mode. `asked` are the other nodes with slots.
 fn check_broadcasts_without_own_changes(node: &Node, asked: &[&Node]) {
     let (mut client, mut other) = (Client::resp3(node), Client::resp3(node));
