@@ -100,6 +100,8 @@ pub struct Links {
     acknowledged: Vec<(usize, Vec<u8>)>,
     /// Replies to CLIENT UNBLOCK on links that are being read.
     unblocked: Vec<(Ticket, Vec<u8>)>,
+    /// Waiting clients that are to be unblocked as soon as their node can be asked, or has got their request.
+    pub unblock_later: Vec<Ticket>,
     /// Number of links that were opened.
     opened: u64,
     /// Changes when clients that shared a link have to share another one.
@@ -501,6 +503,7 @@ impl Worker {
             *place = Some(link);
         }
         if has_become_ready {
+            self.unblock_again();
             // What has changed before is not known.
             match peer.purpose {
                 Purpose::Broadcasts => self.invalidate_all_cached(true),
@@ -595,7 +598,9 @@ impl Worker {
         }
         self.lose_carrier(number);
         for unanswered in link.into_unanswered() {
-            if is_refused {
+            if unanswered.ticket.connection == UNBLOCKS {
+                self.unblock_later(unanswered.ticket);
+            } else if is_refused {
                 self.pass_error(unanswered.ticket, &format!("ERR {reason}"));
             } else {
                 self.retry_lost(unanswered, peer, lease.is_some());
@@ -610,6 +615,7 @@ impl Worker {
             self.check_broadcasts();
         }
         self.check_channels();
+        self.unblock_again();
         if self.server.tracking.prefixes() > 0 || !self.links.all.is_empty() {
             self.check_own_links();
         }

@@ -342,6 +342,29 @@ fn commands_that_wait_hold_up_nobody() {
     });
 }
 
+/// A client is unblocked even if its request has not reached the node yet.
+#[test]
+fn unblocked_clients_of_a_node_that_does_not_answer_go_on_when_it_does() {
+    with_workers(|args| {
+        let cluster = Cluster::start(args);
+        let proxy = &cluster.proxy;
+        let owner = cluster.primaries.iter().find(|node| node.call("EXISTS list") == "0").expect("an owner");
+        owner.freeze();
+        for (reason, reply) in [("TIMEOUT", "*-1"), ("ERROR", "-UNBLOCKED client unblocked via CLIENT UNBLOCK")] {
+            let mut waiting = caching::Client::new(proxy);
+            let id = waiting.call("CLIENT ID");
+            waiting.send("BLPOP list 0");
+            wait_for("it waits", || proxy.call("INFO clients").contains("blocked_clients:1"));
+            assert_eq!(proxy.call(&format!("CLIENT UNBLOCK {id} {reason}")), "1");
+            owner.signal(libc::SIGCONT);
+            assert_eq!(waiting.read(), reply);
+            assert_eq!(waiting.call("PING"), "+PONG");
+            owner.freeze();
+        }
+        owner.signal(libc::SIGCONT);
+    });
+}
+
 /// Consumers of a group that wait, each with its connection, and others that poll over one connection.
 #[test]
 fn consumers_of_a_stream_get_every_entry_once() {
