@@ -141,8 +141,13 @@ fn the_fast_path_samples_like_the_slow_path() {
         let rounds = 200;
         for _ in 0..rounds {
             let (batch, input) = batch_of(&["GET k", "GET k", "INCR k", "GET other"], engine.server);
-            let done = engine.take_fast_path(client, &batch.requests, &batch, &input, usize::MAX, &mut out);
-            assert_eq!(done, batch.requests.len());
+            let mut rest = &batch.requests[..];
+            while !rest.is_empty() {
+                // A command that takes long, because the thread has lost its core, ends the fast path.
+                let done = engine.take_fast_path(client, rest, &batch, &input, usize::MAX, &mut out);
+                assert!(done > 0);
+                rest = &rest[done..];
+            }
         }
         engine.leave();
         engine.settle_turn();
