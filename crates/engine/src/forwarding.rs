@@ -14,7 +14,7 @@ use super::invocation::Invocation;
 use super::routing::{RequestSlot, Routed};
 use super::transaction::is_exec;
 use crate::queued::Transaction;
-use crate::session::{Client, ReplyMode};
+use crate::session::{Client, ReplyMode, WatchedElsewhere};
 use kvick_commands::context::Error;
 use kvick_commands::spec::Flags;
 use kvick_commands::table::{Class, CommandInfo, FastPath};
@@ -27,6 +27,7 @@ use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
 use kvick_store::hash::slot_of;
 use kvick_store::slot::{SLOTS, slot};
+use std::collections::HashSet;
 
 /// Which nodes execute a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -112,7 +113,24 @@ impl Client {
     /// The slot of the keys that it watches, here or elsewhere.
     fn watched_slot(&self) -> Option<u16> {
         let here = || self.watching.as_ref().and_then(|watching| watching.keys.first()).map(|key| slot(&key.key));
-        self.forwarding.as_ref().and_then(|elsewhere| elsewhere.watched).or_else(here)
+        self.slot_watched_elsewhere().or_else(here)
+    }
+
+    fn slot_watched_elsewhere(&self) -> Option<u16> {
+        self.forwarding.as_ref()?.watched.as_ref().map(|watched| watched.slot)
+    }
+
+    /// Whether it watches keys at another node.
+    pub fn watches_elsewhere(&self) -> bool {
+        self.slot_watched_elsewhere().is_some()
+    }
+
+    /// Notes that another node watches keys of a slot for it.
+    pub fn note_watched_elsewhere<'a>(&mut self, slot: u16, keys: impl Iterator<Item = &'a [u8]>) {
+        let Some(elsewhere) = &mut self.forwarding else { return };
+        let none = || Box::new(WatchedElsewhere { slot, keys: HashSet::new() });
+        elsewhere.watched.get_or_insert_with(none).keys.extend(keys.map(Box::from));
+        self.publish_transaction();
     }
 }
 
@@ -177,7 +195,7 @@ impl Engine {
         if client.is_queueing(command) {
             return if slot == RequestSlot::Several { Routed::Refused(Error::text(CROSS_SLOT)) } else { Routed::Here };
         }
-        let watched_elsewhere = client.forwarding.as_ref().and_then(|elsewhere| elsewhere.watched);
+        let watched_elsewhere = client.slot_watched_elsewhere();
         let (is_watch, exec) = (command.full_name == "watch", is_exec(command));
         let slot = match slot {
             RequestSlot::Several if split::is_divisible(&command.full_name) => {
@@ -243,8 +261,7 @@ impl Engine {
         {
             return Some(Error::text(CROSS_SLOT));
         }
-        let elsewhere = client.forwarding.as_ref().is_some_and(|elsewhere| elsewhere.watched.is_some());
-        let is_sent = elsewhere || slot.is_some_and(|slot| !routing.serves(slot));
+        let is_sent = client.watches_elsewhere() || slot.is_some_and(|slot| !routing.serves(slot));
         let refused = |command: &CommandInfo| {
             concerns_all(command)
                 || is_about_slot(command)

@@ -20,6 +20,7 @@ use kvick_replication::replicas::Replica;
 use kvick_resp::{Args, Reply, Version};
 use kvick_scripting::debugging::Mode;
 use kvick_store::{Access, Db, Effects, Env, Locked, Waiter, WhenExpired};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -120,14 +121,31 @@ pub struct Client {
 pub struct Elsewhere {
     /// Whether it waits for replies of theirs.
     pub outstanding: bool,
-    /// The slot of the keys that it watches there.
-    pub watched: Option<u16>,
+    /// The keys that it watches there.
+    pub watched: Option<Box<WatchedElsewhere>>,
     /// Whether this node executes its SSUBSCRIBE, because it has subscribed there itself.
     pub subscribes: bool,
     /// Whether this node has executed writes of it.
     pub wrote_here: bool,
     /// What they have acknowledged, while this node executes its WAIT or WAITAOF.
     pub acknowledged: Option<Acknowledged>,
+}
+
+/// The keys that a client watches at another node. They have one slot.
+#[derive(Debug)]
+pub struct WatchedElsewhere {
+    /// Their slot.
+    pub slot: u16,
+    /// Their names.
+    pub(crate) keys: HashSet<Box<[u8]>>,
+}
+
+impl WatchedElsewhere {
+    /// Memory that they use, in bytes.
+    pub(crate) fn memory(&self) -> usize {
+        let names: usize = self.keys.iter().map(|key| key.len()).sum();
+        names + self.keys.capacity() * size_of::<Box<[u8]>>()
+    }
 }
 
 /// What has been acknowledged of the writes of a client at other nodes: the minimum of these.

@@ -381,18 +381,26 @@ impl Client {
     pub(super) fn publish_transaction(&self) {
         let queued = self.transaction.as_ref().map(|transaction| transaction.len() as i64);
         // -1 stands for a client that has never used MULTI or WATCH.
-        if queued.is_some() || self.watching.is_some() || self.info.queued.load(Ordering::Relaxed) >= 0 {
+        let elsewhere = self.forwarding.as_ref().and_then(|elsewhere| elsewhere.watched.as_deref());
+        if queued.is_some()
+            || self.watching.is_some()
+            || elsewhere.is_some()
+            || self.info.queued.load(Ordering::Relaxed) >= 0
+        {
             self.info.queued.store(queued.unwrap_or(0), Ordering::Relaxed);
         }
         let memory = self.transaction.as_ref().map_or(0, |transaction| transaction.memory())
-            + self.watching.as_ref().map_or(0, |watching| watching.memory());
+            + self.watching.as_ref().map_or(0, |watching| watching.memory())
+            + elsewhere.map_or(0, |watched| watched.memory());
         self.info.transaction_memory.store(memory, Ordering::Relaxed);
         self.publish_watched();
         self.info.set_flags(ClientFlags::MULTI, self.transaction.is_some());
     }
 
     fn publish_watched(&self) {
-        let watched = self.watching.as_ref().map_or(0, |watching| watching.len());
+        let elsewhere = self.forwarding.as_ref().and_then(|elsewhere| elsewhere.watched.as_ref());
+        let watched = self.watching.as_ref().map_or(0, |watching| watching.len())
+            + elsewhere.map_or(0, |watched| watched.keys.len());
         if self.info.watched.swap(watched, Ordering::Relaxed) != watched {
             *self.info.watcher.lock() = self.watching.as_ref().map(|watching| watching.watcher.clone());
         }

@@ -259,7 +259,7 @@ impl Worker {
     /// All requests on a lease have been answered: it ends, unless keys are watched over it.
     pub(super) fn settle_lease(&mut self, token: usize, number: usize) {
         let Some(connection) = self.connections.get_mut(token) else { return self.return_link(number) };
-        let watches = connection.client.forwarding.as_ref().is_some_and(|elsewhere| elsewhere.watched.is_some());
+        let watches = connection.client.watches_elsewhere();
         let Some(forwarded) = connection.forwarded.as_deref_mut() else { return };
         if forwarded.lease != Some(number) {
             return;

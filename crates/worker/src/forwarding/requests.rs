@@ -278,9 +278,7 @@ impl Worker {
         let request = Request { content: Content::Args(args), commands: 1, asking: false, reads: sending.reads() };
         let is_watch = sending.is_watch();
         if is_watch && let Some(connection) = self.connections.get_mut(token) {
-            if let Some(elsewhere) = &mut connection.client.forwarding {
-                elsewhere.watched = Some(slot);
-            }
+            connection.client.note_watched_elsewhere(slot, args.iter().skip(1));
             if let Some(forwarded) = connection.forwarded.as_deref_mut() {
                 forwarded.watches += 1;
             }
@@ -306,7 +304,7 @@ impl Worker {
     fn send_transaction(&mut self, sending: Sending<'_>, peer: Peer, slot: u16) -> Result<Sent, Unsent> {
         let token = sending.token;
         let Some(connection) = self.connections.get_mut(token) else { return Ok(Sent::Yes) };
-        let watches = connection.client.forwarding.as_ref().is_some_and(|elsewhere| elsewhere.watched.is_some());
+        let watches = connection.client.watches_elsewhere();
         let (lease, version) =
             (self.forwarded(token).and_then(|forwarded| forwarded.lease), self.peer(token, peer.address).version);
         if !watches && !self.has_room(peer) {
@@ -426,7 +424,7 @@ impl Worker {
             forwarded.queue.push_ready(reply);
             forwarded.has_local = true;
         }
-        let watches = connection.client.forwarding.as_ref().is_some_and(|elsewhere| elsewhere.watched.is_some());
+        let watches = connection.client.watches_elsewhere();
         if !watches && forwarded.queue.is_empty() && (forwarded.lease.is_some() || forwarded.watches > 0) {
             let lease = forwarded.lease.take();
             (forwarded.watches, forwarded.watch_lost) = (0, false);

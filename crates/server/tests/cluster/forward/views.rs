@@ -113,6 +113,15 @@ fn client_list_shows_who_is_forwarded_and_who_forwards() {
         assert!(!client.call("CLIENT LIST NOT-FLAGS f").contains(&format!("id={own} ")));
         let links = cluster.primaries[0].call("CLIENT LIST CAPA d");
         assert!(links.contains(" flags=N capa=d ") && links.contains(" lib-name=kvick-forward "), "{links}");
+        // Keys that it watches, here none of which is the node's own.
+        let watches = |client: &mut Client, count| client.call("CLIENT INFO").contains(&format!(" watch={count} "));
+        for end in [&["UNWATCH"][..], &["MULTI", "DISCARD"], &["MULTI", "PING", "EXEC"]] {
+            assert_eq!(client.call("WATCH bar {bar}2 bar"), "+OK");
+            assert_eq!(client.call("WATCH {bar}3"), "+OK");
+            assert!(watches(&mut client, 3), "{end:?}");
+            end.iter().for_each(|request| _ = client.call(request));
+            assert!(watches(&mut client, 0), "{end:?}");
+        }
         assert_eq!(client.call("CLIENT CAPA redirect direct"), "+OK");
         assert!(client.call("CLIENT INFO").contains(" flags=N capa=rd "));
         assert!(Client::new(&cluster.primaries[0]).call("CLIENT INFO").contains(" flags=N capa= "));
