@@ -8,7 +8,7 @@ connections with 16 commands at once, is on core 1. In each round, in random ord
 
 - alone, twice, so that the difference of the two is the noise;
 - while /metrics is read once a second;
-- the same with 64 clients that read the reply slowly, and others that send half a request, or no HTTP at all.
+- the same with 100 clients, of which half read the reply slowly, a quarter sends half a request, and a quarter no HTTP.
 
 Figures: time on a processor of the worker per command, medians of the rounds and their ratio to the first; the longest
 time that a command took, in the median round; the time that scrapes took.
@@ -38,9 +38,9 @@ REPEATS = 60
 KEYS = 100_000
 # A source address has 28,000 ports.
 PER_ADDRESS = 20_000
-BAD = 64
+BAD = 100
 WORKER = "worker-0"
-QUIET, AGAIN, SCRAPED, ABUSED = "alone", "alone again", "scraped each second", "scraped, and 64 bad clients"
+QUIET, AGAIN, SCRAPED, ABUSED = "alone", "alone again", "scraped each second", "scraped, and 100 bad clients"
 ROWS = [QUIET, AGAIN, SCRAPED, ABUSED]
 
 
