@@ -27,7 +27,6 @@ use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
 use kvick_store::hash::slot_of;
 use kvick_store::slot::{SLOTS, slot};
-use std::collections::HashSet;
 
 /// Which nodes execute a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -113,23 +112,24 @@ impl Client {
     /// The slot of the keys that it watches, here or elsewhere.
     fn watched_slot(&self) -> Option<u16> {
         let here = || self.watching.as_ref().and_then(|watching| watching.keys.first()).map(|key| slot(&key.key));
-        self.slot_watched_elsewhere().or_else(here)
+        self.watched_elsewhere().map(|watched| watched.slot).or_else(here)
     }
 
-    fn slot_watched_elsewhere(&self) -> Option<u16> {
-        self.forwarding.as_ref()?.watched.as_ref().map(|watched| watched.slot)
+    /// The keys that it watches at another node.
+    pub(super) fn watched_elsewhere(&self) -> Option<&WatchedElsewhere> {
+        self.forwarding.as_ref()?.watched.as_deref()
     }
 
     /// Whether it watches keys at another node.
     pub fn watches_elsewhere(&self) -> bool {
-        self.slot_watched_elsewhere().is_some()
+        self.watched_elsewhere().is_some()
     }
 
     /// Notes that another node watches keys of a slot for it.
     pub fn note_watched_elsewhere<'a>(&mut self, slot: u16, keys: impl Iterator<Item = &'a [u8]>) {
         let Some(elsewhere) = &mut self.forwarding else { return };
-        let none = || Box::new(WatchedElsewhere { slot, keys: HashSet::new() });
-        elsewhere.watched.get_or_insert_with(none).keys.extend(keys.map(Box::from));
+        let watched = elsewhere.watched.get_or_insert_with(|| Box::new(WatchedElsewhere::new(slot)));
+        keys.for_each(|key| watched.add(key));
         self.publish_transaction();
     }
 }
@@ -195,7 +195,7 @@ impl Engine {
         if client.is_queueing(command) {
             return if slot == RequestSlot::Several { Routed::Refused(Error::text(CROSS_SLOT)) } else { Routed::Here };
         }
-        let watched_elsewhere = client.slot_watched_elsewhere();
+        let watched_elsewhere = client.watched_elsewhere().map(|watched| watched.slot);
         let (is_watch, exec) = (command.full_name == "watch", is_exec(command));
         let slot = match slot {
             RequestSlot::Several if split::is_divisible(&command.full_name) => {

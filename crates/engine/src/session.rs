@@ -136,15 +136,32 @@ pub struct Elsewhere {
 pub struct WatchedElsewhere {
     /// Their slot.
     pub slot: u16,
-    /// Their names.
-    pub(crate) keys: HashSet<Box<[u8]>>,
+    keys: HashSet<Box<[u8]>>,
+    /// Total length of their names in bytes.
+    key_bytes: usize,
 }
 
 impl WatchedElsewhere {
+    /// No keys of a slot yet.
+    pub(crate) fn new(slot: u16) -> WatchedElsewhere {
+        WatchedElsewhere { slot, keys: HashSet::new(), key_bytes: 0 }
+    }
+
+    /// Adds a key, unless it is watched already.
+    pub(crate) fn add(&mut self, key: &[u8]) {
+        if self.keys.insert(key.into()) {
+            self.key_bytes += key.len();
+        }
+    }
+
+    /// Number of keys.
+    pub(crate) fn len(&self) -> usize {
+        self.keys.len()
+    }
+
     /// Memory that they use, in bytes.
     pub(crate) fn memory(&self) -> usize {
-        let names: usize = self.keys.iter().map(|key| key.len()).sum();
-        names + self.keys.capacity() * size_of::<Box<[u8]>>()
+        self.key_bytes + self.keys.capacity() * size_of::<Box<[u8]>>()
     }
 }
 

@@ -381,7 +381,7 @@ impl Client {
     pub(super) fn publish_transaction(&self) {
         let queued = self.transaction.as_ref().map(|transaction| transaction.len() as i64);
         // -1 stands for a client that has never used MULTI or WATCH.
-        let elsewhere = self.forwarding.as_ref().and_then(|elsewhere| elsewhere.watched.as_deref());
+        let elsewhere = self.watched_elsewhere();
         if queued.is_some()
             || self.watching.is_some()
             || elsewhere.is_some()
@@ -398,9 +398,8 @@ impl Client {
     }
 
     fn publish_watched(&self) {
-        let elsewhere = self.forwarding.as_ref().and_then(|elsewhere| elsewhere.watched.as_ref());
         let watched = self.watching.as_ref().map_or(0, |watching| watching.len())
-            + elsewhere.map_or(0, |watched| watched.keys.len());
+            + self.watched_elsewhere().map_or(0, |watched| watched.len());
         if self.info.watched.swap(watched, Ordering::Relaxed) != watched {
             *self.info.watcher.lock() = self.watching.as_ref().map(|watching| watching.watcher.clone());
         }

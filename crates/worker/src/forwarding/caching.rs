@@ -9,7 +9,7 @@
 //! prefixes of the clients are.
 //!
 //! A client with NOLOOP has links of its own, with NOLOOP, so that other nodes know which changes are its own. In
-//! broadcasting mode it has them to all primaries, also to those that it has sent nothing.
+//! broadcasting mode it has one to every primary, whether it has sent requests there or not.
 //!
 //! When a link is lost, invalidations may be missing: all clients get the invalidation of all keys.
 
@@ -114,8 +114,7 @@ impl Worker {
     /// more.
     pub(super) fn check_own_links(&mut self) {
         let wanted = if self.server.tracking.prefixes() > 0 { self.own_broadcasts() } else { Vec::new() };
-        self.links.routes.update(self.server);
-        let owners = self.links.routes.owners();
+        let owners = if wanted.is_empty() { None } else { self.links.routes.owners() };
         for wanted in &wanted {
             for address in owners.iter().flatten().copied() {
                 if !self.links.routes.is_myself(address) {
@@ -123,17 +122,14 @@ impl Worker {
                 }
             }
         }
-        let has = |client: u64, expected: ClientFlags| {
-            let flags = self.server.clients.get(client).map(|info| info.flags());
-            flags.is_some_and(|flags| flags & (OWN | ClientFlags::BROADCAST) == expected)
-        };
+        let flags = |client: u64| self.server.clients.get(client).map_or(ClientFlags::empty(), |info| info.flags());
         let is_wanted = |peer: Peer| match peer.purpose {
             Purpose::Own { broadcasts: true, .. } => {
                 owners.as_ref().is_none_or(|owners| owners.contains(&peer.address))
                     && wanted.iter().any(|wanted| Peer { address: peer.address, ..*wanted } == peer)
             }
-            Purpose::Own { client, broadcasts: false } => has(client, OWN),
-            Purpose::OwnPushes(client) => has(client, OWN) || has(client, OWN | ClientFlags::BROADCAST),
+            Purpose::Own { client, broadcasts: false } => flags(client) & (OWN | ClientFlags::BROADCAST) == OWN,
+            Purpose::OwnPushes(client) => flags(client).contains(OWN),
             _ => true,
         };
         let is_over = |link: &PeerLink| link.lease.is_none() && !is_wanted(link.peer);
@@ -174,7 +170,6 @@ impl Worker {
             self.links.of_purpose(Purpose::Broadcasts).into_iter().for_each(|number| _ = self.drop_link(number));
             return;
         }
-        self.links.routes.update(self.server);
         for address in self.links.routes.owners().unwrap_or_default() {
             if !self.links.routes.is_myself(address) {
                 let peer = Peer { purpose: Purpose::Broadcasts, ..push_peer(address) };

@@ -611,18 +611,16 @@ impl Worker {
 
     /// Closes links that are not needed or that hang.
     pub(crate) fn check_links(&mut self) {
-        if self.number == 0 && (self.server.tracking.prefixes() > 0 || !self.links.all.is_empty()) {
-            self.check_broadcasts();
-        }
         self.check_channels();
         self.unblock_again();
-        if self.server.tracking.prefixes() > 0 || !self.links.all.is_empty() {
-            self.check_own_links();
-        }
-        if self.links.all.is_empty() {
+        if self.server.tracking.prefixes() == 0 && self.links.all.is_empty() {
             return;
         }
         self.links.routes.update(self.server);
+        if self.number == 0 {
+            self.check_broadcasts();
+        }
+        self.check_own_links();
         let node_timeout = Duration::from_millis(self.server.config.read(CLUSTER_NODE_TIMEOUT));
         let routes = &self.links.routes;
         let hangs = |link: &PeerLink| {
