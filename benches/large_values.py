@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """GET and SET of values from 4 KiB to 1 MiB, compared with Valkey: CPU time, latency, and memory of slow readers.
 
-Usage: large_values.py [plain] [tls] [workers] [readers]        (default: all)
+Usage: large_values.py [plain] [tls] [workers] [readers] [floor]        (default: all but the last)
 
 - plain: one worker, 50 connections of valkey-benchmark, with and without pipelining.
 - tls: the same over TLS 1.3.
 - workers: the same as plain with four workers of Kvick that share the core. Valkey keeps one thread: its I/O threads
   wait actively and would need cores of their own.
 - readers: 100 clients that request the same value of 1 MiB eight times and read nothing.
+- floor: plain, with a program in Kvick's place that only receives the requests to memory and sends fixed replies: what
+  the kernel takes in any case. KVICK_FLOOR names it; `cargo build --release -p kvick-net --example floor` builds it.
 
 Servers are measured in turn, ROUNDS (default: 3) rounds; figures are medians. KVICK_TEST_BENCHMARK names
 valkey-benchmark (default: the PATH), KVICK_TEST_VALKEY and KVICK_SERVER the servers, as for the other benchmarks.
@@ -24,7 +26,7 @@ import tempfile
 import time
 
 import tls
-from measure import Client, Server, encode, kvick, pin, valkey
+from measure import ROOT, Client, Server, encode, kvick, pin, valkey
 
 # (value size in bytes, number of keys, [(pipeline depth, number of requests)])
 CASES = [
@@ -57,7 +59,11 @@ def measure(serving, command, depth, size, keys, requests):
             # "test","rps","avg","min","p50","p95","p99","max"
             return float(run.stdout.strip().splitlines()[-1].split(",")[6].strip('"'))
 
-        load("set", 3 * keys, 1)
+        if not isinstance(server, Floor):
+            load("set", 3 * keys, 1)
+        if command == "get":
+            # Kvick sends a value as a copy at first.
+            load("get", 30 * keys, 1)
         latency = 0
 
         def work():
@@ -68,14 +74,43 @@ def measure(serving, command, depth, size, keys, requests):
         return user, system, latency
 
 
-def compare(title, serve_with):
-    """Measures all cases and prints a table. `serve_with(program)` starts a server."""
-    print(f"\n{title}\n\n| command | bytes | pipelined | Kvick | Valkey | Kvick / Valkey, all CPU | p99 |")
+class Floor(Server):
+    """The program that does the least."""
+
+    def __init__(self, command, size, keys):
+        key = b"key:" + b"0" * 12
+        bulk = len(b"$%d\r\n\r\n" % size) + size
+        words = [b"SET", key, b"v" * size] if command == "set" else [b"GET", key]
+        lengths = [len(encode(words)), len(b"+OK\r\n") if command == "set" else bulk, keys * size]
+        program = os.environ.get("KVICK_FLOOR", str(ROOT / "target/release/examples/floor"))
+        super().__init__(program, *map(str, lengths), cores=[0])
+
+    def __enter__(self):
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            try:
+                socket.create_connection(("127.0.0.1", self.port)).close()
+                return self
+            except OSError:
+                time.sleep(0.02)
+        self.__exit__()
+        sys.exit("the program did not start")
+
+
+@contextlib.contextmanager
+def serve_floor(command, size, keys):
+    with Floor(command, size, keys) as server:
+        yield server, ["-p", str(server.port)]
+
+
+def compare(title, serve_with, first="Kvick"):
+    """Measures all cases and prints a table. `serve_with(program, case)` starts a server for a case."""
+    print(f"\n{title}\n\n| command | bytes | pipelined | {first} | Valkey | {first} / Valkey, all CPU | p99 |")
     print("| --- | ---: | ---: | --- | --- | ---: | ---: |")
     for size, keys, loads in CASES:
         for depth, requests in loads:
             for command in ("set", "get"):
-                rounds = [[measure(serve_with(program), command, depth, size, keys, requests)
+                rounds = [[measure(serve_with(program, (command, size, keys)), command, depth, size, keys, requests)
                            for program in (kvick(), valkey())] for _ in range(ROUNDS)]
                 texts, totals, latencies = [], [], []
                 for at in range(2):
@@ -135,13 +170,16 @@ def main():
     wanted = sys.argv[1:] or ["plain", "tls", "workers", "readers"]
     pin(1)
     if "plain" in wanted:
-        compare("One worker", lambda program: serve(program, 1))
+        compare("One worker", lambda program, _: serve(program, 1))
     if "workers" in wanted:
-        compare("Four workers on one core", lambda program: serve(program, 4 if program == kvick() else 1))
+        compare("Four workers on one core", lambda program, _: serve(program, 4 if program == kvick() else 1))
     if "tls" in wanted:
         with tempfile.TemporaryDirectory() as name:
             tls.make_certificates(pathlib.Path(name))
-            compare("TLS, one worker", lambda program: tls.serve(program, pathlib.Path(name)))
+            compare("TLS, one worker", lambda program, _: tls.serve(program, pathlib.Path(name)))
+    if "floor" in wanted:
+        compare("One worker, and the least that a server can do",
+                lambda program, case: serve(program, 1) if program == valkey() else serve_floor(*case), "Floor")
     if "readers" in wanted:
         compare_readers()
 

@@ -1,10 +1,11 @@
 //! A client's socket: TCP, Unix or TLS.
 
+use crate::page_pipe::PagePipe;
 use crate::tls::stream::Stream;
 use mio::event::Source;
 use mio::net::{TcpStream, UnixStream};
 use mio::{Interest, Registry, Token};
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 use socket2::{MaybeUninitSlice, SockRef};
 use std::io::{self, IoSlice, Write};
 use std::mem::MaybeUninit;
@@ -116,6 +117,34 @@ impl Socket {
             Socket::Tcp(stream) => stream.write_vectored(blocks),
             Socket::Unix(stream) => stream.write_vectored(blocks),
             Socket::Tls(stream) => stream.write_vectored(blocks),
+        }
+    }
+
+    /// Whether [`write_pages`](Self::write_pages) can be used.
+    #[inline]
+    pub fn takes_pages(&self) -> bool {
+        matches!(self, Socket::Tcp(_))
+    }
+
+    /// As [`write_vectored`](Self::write_vectored), if more will be written at once: a TCP socket waits for it instead
+    /// of sending a packet that is not full.
+    pub fn write_vectored_before_more(&mut self, blocks: &[IoSlice<'_>]) -> io::Result<usize> {
+        let Socket::Tcp(stream) = self else { return self.write_vectored(blocks) };
+        let flags = SendFlags::NOSIGNAL | SendFlags::MORE;
+        Ok(rustix::net::sendmsg(stream, blocks, &mut SendAncillaryBuffer::default(), flags)?)
+    }
+
+    /// Writes whole pages of memory without copying them, if the socket [takes pages](Self::takes_pages); `more` if
+    /// more will be written at once. Returns how many bytes the socket took.
+    ///
+    /// # Safety
+    ///
+    /// The pages must not change any more, even when this memory was freed.
+    pub unsafe fn write_pages(&mut self, pipe: &mut PagePipe, pages: &[u8], more: bool) -> io::Result<usize> {
+        match self {
+            // SAFETY: promised by the caller.
+            Socket::Tcp(stream) => unsafe { pipe.send(stream, pages, more) },
+            _ => self.write(pages),
         }
     }
 

@@ -5,6 +5,7 @@
 //! * [`Args`] is how the arguments of a request are passed: borrowed,
 //!   `Copy`, indexed like a slice. [`OwnedArgs`] keeps a request for later.
 //! * [`Reply`] appends replies to a byte vector in the protocol version of the connection.
+//! * [`KeptReply`] is a reply that is encoded once for many clients.
 //! * [`SharedBytes`] are large strings that requests, stored values and replies share.
 //! * [`format`](mod@format) has the number formats that requests and replies share with stored values.
 //! * [`split_args`] splits a line into arguments by the quoting rules of inline requests and configuration files.
@@ -17,6 +18,8 @@ pub mod format;
 pub mod glob;
 mod grisu;
 mod inline;
+mod kept;
+mod pages;
 mod parser;
 mod partial;
 mod receiving;
@@ -27,8 +30,9 @@ mod shared;
 pub use args::{Args, OwnedArgs, Span};
 pub use error::ProtocolError;
 pub use inline::{Unbalanced, split_args};
+pub use kept::KeptReply;
 pub use parser::{Limits, Parsed, Parser};
 pub use partial::BIG_ARG;
 pub use repeat::Repeat;
 pub use reply::{Mark, Reply, ReplyBuffer, SharedPart, Version};
-pub use shared::{SHARED_MIN, SharedBytes};
+pub use shared::{COPIES, LENT_MIN, SHARED_MIN, SharedBytes};

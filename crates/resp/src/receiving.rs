@@ -1,9 +1,9 @@
 //! The buffer for a big argument.
 //!
-//! It grows with the bytes received, not with the stated length: 64 KiB at first, then to at most four times the bytes
-//! received or about to be read, and never beyond the argument, so that the store can keep it as it is. The line end
-//! behind the argument is compared and not kept. **Invariant**: `buffer.len() + needs` is always the length of the
-//! argument and its line end; `buffer` contains only received bytes.
+//! It grows with the bytes received, not with the stated length: 64 KiB at first, then to at most 16 times the bytes
+//! received or about to be read up to 1 MiB, and four times from there on. It never grows beyond the argument, so that
+//! the store can keep it as it is. The line end behind the argument is compared and not kept. **Invariant**:
+//! `buffer.len() + needs` is always the length of the argument and its line end; `buffer` contains only received bytes.
 
 use std::mem::MaybeUninit;
 
@@ -11,6 +11,10 @@ use std::mem::MaybeUninit;
 const CAPACITY_MIN: usize = 64 * 1024;
 /// How many times larger than the bytes received the buffer may be.
 const GROWTH: usize = 4;
+/// The same for a buffer of up to [`FAST_GROWTH_MAX`] bytes, so that an argument of that size is moved only once, when
+/// little of it has arrived.
+const FAST_GROWTH: usize = 16;
+const FAST_GROWTH_MAX: usize = 1024 * 1024;
 
 /// A big argument that is being received.
 pub(crate) struct Receiving {
@@ -110,7 +114,8 @@ impl Receiving {
     fn make_room(&mut self, n: usize) {
         let len = self.buffer.len();
         if self.buffer.capacity() - len < n {
-            let capacity = (GROWTH * (len + n)).max(CAPACITY_MIN).min(len + self.missing());
+            let fast = (FAST_GROWTH * (len + n)).min(FAST_GROWTH_MAX);
+            let capacity = (GROWTH * (len + n)).max(fast).max(CAPACITY_MIN).min(len + self.missing());
             if len < self.buffer.capacity() / 2 {
                 // The allocator would copy the unused part too.
                 let mut grown = Vec::with_capacity(capacity);

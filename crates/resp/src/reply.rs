@@ -276,15 +276,20 @@ impl<'a> Reply<'a> {
 
     /// A large string as a bulk string: refers to it if the output takes shared strings.
     pub fn bulk_shared(&mut self, bytes: &SharedBytes) {
-        if self.shared.is_none() {
-            return self.bulk(bytes);
-        }
         self.header(b'$', bytes.len() as u64);
-        if let Some(shared) = &mut self.shared {
-            shared.len += bytes.len();
-            shared.parts.push(SharedPart { at: self.out.len(), bytes: bytes.clone() });
-        }
+        self.shared_part(bytes);
         self.raw(b"\r\n");
+    }
+
+    /// A part of a reply that is neither its begin nor its end: refers to it if the output takes shared strings.
+    pub(crate) fn shared_part(&mut self, bytes: &SharedBytes) {
+        match &mut self.shared {
+            Some(shared) => {
+                shared.len += bytes.len();
+                shared.parts.push(SharedPart { at: self.out.len(), bytes: bytes.clone() });
+            }
+            None => self.raw(bytes),
+        }
     }
 
     /// An integer as a bulk string.

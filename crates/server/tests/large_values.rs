@@ -87,42 +87,75 @@ fn expect(stream: &mut TcpStream, expected: &[u8]) {
     }
 }
 
+/// Reads the value of `k` until its pages are sent instead of copies.
+fn read_often(client: &mut Connection) {
+    (0..kvick_resp::COPIES).for_each(|_| cmd("GET").arg("k").exec(client).expect("a value"));
+}
+
+/// Requests that change or remove the value of `k`.
+const CHANGES: [&[&str]; 12] = [
+    &["SET", "k", "new"],
+    &["APPEND", "k", "tail"],
+    &["SETRANGE", "k", "100", "changed"],
+    &["SETBIT", "k", "7", "1"],
+    &["BITFIELD", "k", "SET", "u32", "64", "12345"],
+    &["DEL", "k"],
+    &["UNLINK", "k"],
+    &["GETDEL", "k"],
+    &["PEXPIRE", "k", "1"],
+    &["RENAME", "k", "other"],
+    &["FLUSHALL", "ASYNC"],
+    &["CONFIG", "SET", "maxmemory", "1mb"],
+];
+
+/// Changes the value of `k`, and uses memory that was free when it was changed.
+fn change(client: &mut Connection, words: &[&str], old: &[u8]) {
+    let changed = cmd(words[0]).arg(&words[1..]).query::<redis::Value>(client);
+    changed.unwrap_or_else(|error| panic!("{words:?}: {error}"));
+    wait_until(&format!("{words:?} took effect"), || {
+        cmd("GET").arg("k").query::<Option<Vec<u8>>>(client).expect("a reply").as_deref() != Some(old)
+    });
+    cmd("CONFIG").arg(&["SET", "maxmemory", "0"]).exec(client).expect("no limit");
+    (0..4u32).for_each(|n| {
+        let other = value(old.len(), 1000 + n);
+        cmd("SET").arg(format!("other{n}")).arg(other).exec(client).expect("stored");
+    });
+}
+
 #[test]
 fn a_slow_reader_receives_the_value_as_it_was() {
-    let changes: [&[&str]; 12] = [
-        &["SET", "k", "new"],
-        &["APPEND", "k", "tail"],
-        &["SETRANGE", "k", "100", "changed"],
-        &["SETBIT", "k", "7", "1"],
-        &["BITFIELD", "k", "SET", "u32", "64", "12345"],
-        &["DEL", "k"],
-        &["UNLINK", "k"],
-        &["GETDEL", "k"],
-        &["PEXPIRE", "k", "1"],
-        &["RENAME", "k", "other"],
-        &["FLUSHALL", "ASYNC"],
-        &["CONFIG", "SET", "maxmemory", "1mb"],
-    ];
     for_workers(&["--maxmemory-policy", "allkeys-lru"], |server| {
         let mut client = server.client();
-        for (number, change) in changes.iter().enumerate() {
+        for (number, words) in CHANGES.iter().enumerate() {
             let old = value(2 * MB, number as u32);
             cmd("SET").arg("k").arg(&old).exec(&mut client).expect("stored");
+            read_often(&mut client);
             let mut reader = slow_readers(server, &mut client, 1).remove(0);
-            let changed = cmd(change[0]).arg(&change[1..]).query::<redis::Value>(&mut client);
-            changed.unwrap_or_else(|error| panic!("{change:?}: {error}"));
-            wait_until(&format!("{change:?} took effect"), || {
-                let mut get = cmd("GET");
-                get.arg("k").query::<Option<Vec<u8>>>(&mut client).expect("a reply") != Some(old.clone())
-            });
-            cmd("CONFIG").arg(&["SET", "maxmemory", "0"]).exec(&mut client).expect("no limit");
-            // Memory that was free when the value was changed is used again.
-            (0..4u32).for_each(|n| {
-                let other = value(2 * MB, 1000 + n);
-                cmd("SET").arg(format!("other{n}")).arg(other).exec(&mut client).expect("stored");
-            });
+            change(&mut client, words, &old);
             let reply = bulk(&old);
             (0..REPLIES).for_each(|_| expect(&mut reader, &reply));
+        }
+    });
+}
+
+/// The sockets have all of the replies, so that no reply refers to the value any more. What they have are its pages.
+#[test]
+fn replies_on_their_way_are_those_of_the_value_as_it_was() {
+    const LEN: usize = 300 * KB;
+    const SENT: usize = 3;
+    for_workers(&["--maxmemory-policy", "allkeys-lru"], |server| {
+        let mut client = server.client();
+        for (number, words) in CHANGES.iter().enumerate() {
+            let old = value(LEN, number as u32);
+            cmd("SET").arg("k").arg(&old).exec(&mut client).expect("stored");
+            read_often(&mut client);
+            let (executed, mut reader) = (gets(&mut client), connect(server));
+            reader.write_all(&request(&[b"GET", b"k"]).repeat(SENT)).expect("sent");
+            wait_until("the requests are executed", || gets(&mut client) == executed + SENT);
+            wait_until("the replies are sent", || pending_output(&mut client) == 0);
+            change(&mut client, words, &old);
+            let reply = bulk(&old);
+            (0..SENT).for_each(|_| expect(&mut reader, &reply));
         }
     });
 }

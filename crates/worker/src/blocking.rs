@@ -4,6 +4,7 @@
 use super::Worker;
 use super::connection::Deferred;
 use super::output::Run;
+use kvick_commands::timeout::{is_over, left_ms};
 use kvick_core::admission::Reasons;
 use kvick_core::clients::ClientFlags;
 use kvick_core::inbox::{Delivery, Served};
@@ -37,13 +38,12 @@ impl Deadlines {
     /// Time until the next deadline.
     pub fn wait(&self, now_ms: i64) -> Option<Duration> {
         let ((until_ms, _), _) = self.0.first_key_value()?;
-        // A deadline within the current millisecond is waited for one full millisecond instead of being polled.
-        Some(Duration::from_millis(until_ms.saturating_sub(now_ms).max(1) as u64))
+        Some(Duration::from_millis(left_ms(*until_ms, now_ms) as u64))
     }
 
     fn pop_due(&mut self, now_ms: i64) -> Option<Arc<Waiter>> {
         let entry = self.0.first_entry()?;
-        (entry.key().0 <= now_ms).then(|| entry.remove())
+        is_over(entry.key().0, now_ms).then(|| entry.remove())
     }
 }
 

@@ -4,14 +4,16 @@
 //! worker's buffer. Only data that cannot be finished in a turn is stored here.
 
 use super::forwarding::Forwarded;
+use super::sending::{Segment, write_segments};
 use kvick_config::shapes::OutputLimit;
 use kvick_core::runtime_config::RuntimeConfig;
 use kvick_engine::session::Client;
+use kvick_net::page_pipe::PagePipe;
 use kvick_net::socket::Socket;
 use kvick_resp::{OwnedArgs, Parser, ProtocolError, SharedBytes};
 use kvick_store::Waiter;
 use std::collections::VecDeque;
-use std::io::{self, IoSlice};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -20,8 +22,6 @@ use std::time::Instant;
 const BLOCK: usize = 16 * 1024;
 /// Size of an output block behind a shared string, in bytes.
 const BLOCK_BEHIND_SHARED: usize = 64;
-/// Maximum number of blocks per write.
-const BLOCKS_PER_WRITE: usize = 64;
 /// Input buffers larger than this are freed once their input is consumed.
 const INPUT_KEPT_MAX: usize = 64 * 1024;
 
@@ -305,22 +305,23 @@ impl Output {
         self.push_block(Block::Bytes(block));
     }
 
+    /// Pending output in order.
+    fn segments(&self) -> impl Iterator<Item = Segment<'_>> {
+        let mut written = self.written;
+        self.blocks.iter().map(move |block| {
+            let segment = match block {
+                Block::Bytes(bytes) => Segment::Bytes(bytes),
+                Block::Shared(bytes) => Segment::Shared(bytes, 0),
+            };
+            segment.skip(std::mem::take(&mut written))
+        })
+    }
+
     /// Writes as much as the socket takes, up to `max` bytes. Returns the bytes written.
-    pub fn flush(&mut self, socket: &mut Socket, max: usize) -> io::Result<usize> {
+    pub fn flush(&mut self, socket: &mut Socket, pipe: &mut PagePipe, max: usize) -> io::Result<usize> {
         let mut total = 0;
         while !self.is_empty() && total < max {
-            let mut slices = [IoSlice::new(&[]); BLOCKS_PER_WRITE];
-            let (mut blocks, mut left) = (0, max - total);
-            for (slice, block) in slices.iter_mut().zip(&self.blocks) {
-                let block = &block.bytes()[if blocks == 0 { self.written } else { 0 }..];
-                *slice = IoSlice::new(&block[..block.len().min(left)]);
-                left -= slice.len();
-                blocks += 1;
-                if left == 0 {
-                    break;
-                }
-            }
-            match socket.write_vectored(&slices[..blocks]) {
+            match write_segments(socket, pipe, self.segments(), max - total) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(n) => {
                     total += n;
@@ -393,7 +394,7 @@ mod tests {
         let (mut socket, mut got, mut buffer) = (Socket::Unix(ours), Vec::new(), vec![0; 65536]);
         while got.len() < bytes.len() {
             let waiting = output.len();
-            let written = output.flush(&mut socket, 100_000).expect("open");
+            let written = output.flush(&mut socket, &mut PagePipe::default(), 100_000).expect("open");
             assert_eq!(output.len(), waiting - written);
             while let Ok(n) = theirs.read(&mut buffer) {
                 got.extend_from_slice(&buffer[..n]);

@@ -3,6 +3,7 @@
 
 use super::connection::Connection;
 use kvick_engine::yielding::DebugConnection;
+use kvick_net::page_pipe::PagePipe;
 use kvick_net::socket::Socket;
 use std::io;
 use std::os::fd::RawFd;
@@ -45,7 +46,7 @@ impl DebugConnection for Connection {
         let mut rest = bytes;
         while !output.is_empty() || !rest.is_empty() || socket.pending_output() > 0 {
             let written = match output.is_empty() {
-                false => output.flush(socket, usize::MAX).map(|written| (written, 0)),
+                false => output.flush(socket, &mut PagePipe::default(), usize::MAX).map(|written| (written, 0)),
                 true if rest.is_empty() => socket.flush().map(|()| (0, 0)),
                 true => socket.write(rest).map(|written| (written, written)),
             };

@@ -27,6 +27,7 @@ mod migrating;
 mod moving;
 pub mod output;
 mod readiness;
+mod sending;
 mod shard_channels;
 mod timers;
 mod violation;
@@ -41,6 +42,7 @@ use kvick_engine::engine::Engine;
 use kvick_engine::services::Services;
 use kvick_engine::session::{Client, Fate};
 use kvick_net::listen::{Listeners, NewConnection};
+use kvick_net::page_pipe::PagePipe;
 use kvick_net::socket::Socket;
 use kvick_replication::migration::MigrationJob;
 use kvick_resp::ReplyBuffer;
@@ -103,6 +105,8 @@ pub struct Worker {
     /// Input of the current batch.
     shared: Vec<u8>,
     shared_used: usize,
+    /// Sends pages of large strings.
+    pages: PagePipe,
     /// Replies of the current batch, and the runs that assign them to connections.
     replies: ReplyBuffer,
     /// Reply buffer of a request that runs a script.
@@ -176,6 +180,7 @@ impl Worker {
             batch: Batch::default(),
             template: input::RequestTemplate::default(),
             shared: vec![0; input::SHARED],
+            pages: PagePipe::open(),
             shared_used: 0,
             replies: ReplyBuffer::with_capacity(kvick_engine::evicting::REPLIES_MIN),
             replies_apart: ReplyBuffer::with_capacity(kvick_engine::evicting::REPLIES_MIN),

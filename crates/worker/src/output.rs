@@ -2,12 +2,13 @@
 
 use super::Worker;
 use super::connection::{Connection, Output};
+use super::sending::{Segment, write_segments};
 use kvick_config::tables::replication::REPL_BACKLOG_SIZE;
 use kvick_core::clients::ClientFlags;
 use kvick_engine::services::{Services, WRITTEN_AT_ONCE};
 use kvick_engine::session::Fate;
-use kvick_resp::{ReplyBuffer, SharedBytes};
-use std::io::{self, IoSlice};
+use kvick_resp::ReplyBuffer;
+use std::io;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -24,8 +25,6 @@ pub struct Run {
 
 /// Maximum pending output, in bytes, of an unauthenticated client.
 const UNAUTHENTICATED_OUTPUT_MAX: u64 = 1024;
-/// Maximum runs of one connection written with one call.
-const SLICES_PER_WRITE: usize = 128;
 /// Number of runs after which they are written before the batch continues.
 pub const RUNS_MAX: usize = 64 * 1024;
 /// Capacity for runs that is kept between batches.
@@ -41,30 +40,6 @@ pub fn set_reply_list(server: &Services, on: bool) {
 
 fn uses_reply_list(server: &Services) -> bool {
     server.written_at_once.load(Ordering::Relaxed) == 0
-}
-
-/// A part of a connection's replies that is contiguous in memory.
-#[derive(Clone, Copy)]
-enum Segment<'a> {
-    Bytes(&'a [u8]),
-    /// A shared string, from an offset on.
-    Shared(&'a SharedBytes, usize),
-}
-
-impl<'a> Segment<'a> {
-    fn bytes(self) -> &'a [u8] {
-        match self {
-            Segment::Bytes(bytes) => bytes,
-            Segment::Shared(bytes, from) => &bytes[from..],
-        }
-    }
-
-    fn skip(self, n: usize) -> Self {
-        match self {
-            Segment::Bytes(bytes) => Segment::Bytes(&bytes[n..]),
-            Segment::Shared(bytes, from) => Segment::Shared(bytes, from + n),
-        }
-    }
 }
 
 /// The segments of a run, in order.
@@ -213,20 +188,7 @@ impl Worker {
                 [only] if total == only.end - only.start => {
                     connection.socket.write(&replies.bytes[only.start..only.end.min(only.start + at_once)])
                 }
-                _ => {
-                    let mut slices = [IoSlice::new(&[]); SLICES_PER_WRITE];
-                    let (mut count, mut left) = (0, at_once);
-                    for (slice, segment) in slices.iter_mut().zip(unwritten(group, replies, 0)) {
-                        let bytes = segment.bytes();
-                        *slice = IoSlice::new(&bytes[..bytes.len().min(left)]);
-                        left -= slice.len();
-                        count += 1;
-                        if left == 0 {
-                            break;
-                        }
-                    }
-                    connection.socket.write_vectored(&slices[..count])
-                }
+                _ => write_segments(&mut connection.socket, &mut self.pages, unwritten(group, replies, 0), at_once),
             };
             match result {
                 Ok(n) => {
@@ -265,7 +227,8 @@ impl Worker {
             }
             let Some(connection) = self.connections.get_mut(token) else { return };
             let Connection { output, socket, client, .. } = connection;
-            let Ok(written) = socket.flush().and_then(|()| output.flush(socket, WRITTEN_AT_ONCE)) else {
+            let Ok(written) = socket.flush().and_then(|()| output.flush(socket, &mut self.pages, WRITTEN_AT_ONCE))
+            else {
                 return self.close(token);
             };
             self.engine.stats.writes.add(1);
@@ -353,7 +316,7 @@ impl Worker {
         for (_, connection) in &mut self.connections {
             let Connection { output, socket, .. } = connection;
             // The process is exiting: output that cannot be written now is lost with the connection.
-            let _ = socket.flush().and_then(|()| output.flush(socket, usize::MAX));
+            let _ = socket.flush().and_then(|()| output.flush(socket, &mut self.pages, usize::MAX));
         }
     }
 }
@@ -361,6 +324,7 @@ impl Worker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kvick_resp::SharedBytes;
     use kvick_resp::Version;
     use proptest::prelude::*;
 

@@ -44,6 +44,7 @@ use crate::services::Services;
 use crate::session::Client;
 use kvick_acl::identity::Identity;
 use kvick_commands::table::{Class, CommandTable};
+use kvick_commands::timeout::is_over;
 use kvick_config::shapes::SavePoints;
 use kvick_config::tables::{network, persistence};
 use kvick_config::{Config, Key, Setting, Values};
@@ -275,7 +276,7 @@ impl Harness {
         let (now_ms, mut replies) = (self.now_ms(), Vec::new());
         for number in 0..self.clients.len() {
             let until_ms = self.clients[number].waiter.as_deref().and_then(Blocked::of).and_then(|one| one.until_ms);
-            if until_ms.is_some_and(|until_ms| until_ms <= now_ms)
+            if until_ms.is_some_and(|until_ms| is_over(until_ms, now_ms))
                 && let Some(waiter) = self.cancel_wait(executor, number)
                 && let Some(blocked) = Blocked::of(&waiter)
             {

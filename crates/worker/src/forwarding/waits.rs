@@ -13,7 +13,7 @@ use super::links::{Peer, Purpose};
 use super::requests::Sent;
 use super::{Forwarded, Waits};
 use crate::Worker;
-use kvick_commands::timeout::until_ms;
+use kvick_commands::timeout::{is_over, left_ms, until_ms};
 use kvick_engine::session::Acknowledged;
 use kvick_resp::format::parse_i64;
 use kvick_resp::{Args, OwnedArgs, Version};
@@ -129,7 +129,8 @@ impl Forwarded {
     /// Ends its wait with the next replies.
     pub(super) fn end_wait(&mut self, now_ms: i64) {
         if let Some(wait) = self.wait.as_deref_mut() {
-            wait.got.until_ms = Some(now_ms);
+            // It is over already.
+            wait.got.until_ms = Some(now_ms - 1);
         }
     }
 
@@ -243,7 +244,8 @@ impl Worker {
             let wait = connection.and_then(|connection| connection.forwarded.as_ref()?.wait.as_deref());
             let Some(wait) = wait.filter(|wait| wait.missing.contains(&id)) else { return false };
             if let Some(until_ms) = wait.got.until_ms {
-                timeout_ms = timeout_ms.min(until_ms - now_ms);
+                // The node's wait must not be over before this one is.
+                timeout_ms = timeout_ms.min(left_ms(until_ms, now_ms));
             }
             let wanted = wait.wanted;
             // The one that needs the least is met first; others of its kind get the same numbers.
@@ -255,8 +257,7 @@ impl Worker {
         });
         match first {
             Some(wanted) => {
-                // Zero is no limit.
-                let request = wanted.request(timeout_ms.max(1));
+                let request = wanted.request(timeout_ms);
                 carrier.sent = Some(wanted);
                 // Other kinds of waits have their turn in the next round.
                 carrier.waiting.rotate_left(1);
@@ -314,7 +315,7 @@ impl Worker {
             }
             _ => return,
         };
-        if !wait.wanted.is_met(local, replicas) && wait.got.until_ms.is_none_or(|until_ms| now_ms < until_ms) {
+        if !wait.wanted.is_met(local, replicas) && wait.got.until_ms.is_none_or(|until_ms| !is_over(until_ms, now_ms)) {
             return;
         }
         wait.missing.swap_remove(place);
