@@ -45,10 +45,10 @@ class Refused(Exception):
 
 
 class Server:
-    """A server on a free port, pinned to cores, which stops at the end of the `with` block."""
+    """A server on a port, a free one if none is named, pinned to cores. It stops at the end of the `with` block."""
 
-    def __init__(self, program, *args, cores):
-        with socket.create_server(("127.0.0.1", 0)) as free:
+    def __init__(self, program, *args, cores, port=0):
+        with socket.create_server(("127.0.0.1", port)) as free:
             self.port = free.getsockname()[1]
         self.directory = tempfile.TemporaryDirectory()
         words = [program, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "",

@@ -1,24 +1,31 @@
 #!/usr/bin/env python3
 """Cost of scraping metrics for the clients of a server that many are connected to.
 
-Usage: scrape.py [CONNECTIONS] [ROUNDS]        (default: 100,000 idle connections, 9 rounds)
+Usage: scrape.py [CONNECTIONS] [ROUNDS]               (default: 100,000 idle connections, 400 rounds)
 
-The server has one worker on core 0 and the most metrics of single clients (`metrics-clients-max`); the load, 50
-connections with 16 commands at once, is on core 1. In each round, in random order, the load runs
+The server has one worker on core 0 and metrics of 100 single clients (`metrics-clients-max`); the load, 50 connections
+with 16 commands at once, is on core 1 and never stops. The thread `http`, which collects the metrics, is bound by
+`bio-cpulist`, first to the core of the worker, then to the other one. A round has a period of 0.25 s of each kind, in
+random order:
 
-- alone, twice, so that the difference of the two is the noise;
-- while /metrics is read once a second;
+- the load alone, twice, so that the difference of the two is the noise;
+- while /metrics is read once, at the beginning;
 - the same with 100 clients, of which half read the reply slowly, a quarter sends half a request, and a quarter no HTTP.
 
-Figures: time on a processor of the worker per command, medians of the rounds and their ratio to the first; the longest
-time of 50 pipelines, one per connection, in the median round; the time that scrapes took.
+Periods are short because the noise of a machine has low frequencies: neighbours differ least. Metrics are so read four
+times a second; the cost of reading them once a second, the usual interval at most, is a quarter of it.
+
+Figures: time on a processor of the worker per command, by the nanosecond counters of the kernel; its ratio to the first
+period of the same round, as the geometric mean of all rounds with its standard error, and as the median; the longest
+time of 50 pipelines, one per connection, in the median period; the time that scrapes took, and the time on a processor
+of the thread `http` per scrape.
 
 Needs a limit of open files above CONNECTIONS (ulimit -Hn). KVICK_SERVER names the server (default:
 target/release/kvick-server).
 """
 
-import contextlib
 import json
+import math
 import os
 import pathlib
 import random
@@ -33,14 +40,15 @@ from measure import Client, Server, drive, kvick, pin, pipelines
 LOADED = 50
 DEPTH = 16
 COMMANDS = 200_000
-# How often the load runs per row and round: some seconds.
-REPEATS = 60
 KEYS = 100_000
 # A source address has 28,000 ports.
 PER_ADDRESS = 20_000
 BAD = 100
-WORKER = "worker-0"
-QUIET, AGAIN, SCRAPED, ABUSED = "alone", "alone again", "scraped each second", "scraped, and 100 bad clients"
+WORKER, HTTP = "worker-0", "http"
+WORKER_CORE, LOAD_CORE = 0, 1
+PERIOD = 0.25
+SCRAPES_PER_SECOND = 1 / PERIOD
+QUIET, AGAIN, SCRAPED, ABUSED = "alone", "alone again", "scraped", "scraped, and 100 bad clients"
 ROWS = [QUIET, AGAIN, SCRAPED, ABUSED]
 
 
@@ -74,12 +82,12 @@ def hold_connections(port, count):
     return stop
 
 
-def worker_cpu(server):
-    """Seconds on a processor of the worker."""
+def thread_cpu(server, name):
+    """Seconds on a processor of a thread, to the nanosecond."""
     for task in pathlib.Path(f"/proc/{server.process.pid}/task").iterdir():
-        if (task / "comm").read_text().strip() == WORKER:
+        if (task / "comm").read_text().strip() == name:
             return int((task / "schedstat").read_text().split()[0]) / 1e9
-    sys.exit(f"the server has no thread {WORKER}")
+    sys.exit(f"the server has no thread {name}")
 
 
 def http(port):
@@ -102,121 +110,143 @@ def scrape(port):
     return time.monotonic() - began, length
 
 
-class Background:
-    """A process that calls something once per interval, until the end of the `with` block. Then its results are there.
+class Process:
+    """A process that calls something when asked, beside this one: a thread would take turns with the load."""
 
-    A thread would take turns with the load in the interpreter."""
-
-    def __init__(self, seconds, act):
-        self.seconds, self.act, self.results = seconds, act, []
-
-    def __enter__(self):
-        ours, theirs = socket.socketpair()
-        self.child = os.fork()
-        if self.child == 0:
-            ours.close()
-            theirs.settimeout(self.seconds)
-            results = []
-            while True:
-                results.append(self.act())
-                try:
-                    theirs.recv(1)
-                except TimeoutError:
-                    continue
-                theirs.settimeout(None)
-                theirs.sendall(json.dumps(results).encode())
-                os._exit(0)
+    def __init__(self, act):
+        self.ours, theirs = socket.socketpair()
+        if os.fork() == 0:
+            self.ours.close()
+            while asked := theirs.recv(1):
+                theirs.sendall(json.dumps(act(asked)).encode())
+            os._exit(0)
         theirs.close()
-        self.end = ours
-        return self
 
-    def __exit__(self, *_):
-        self.end.sendall(b"x")
-        text = b""
-        while got := self.end.recv(1 << 16):
-            text += got
-        self.end.close()
-        os.waitpid(self.child, 0)
-        self.results = json.loads(text)
+    def ask(self, what=b"x"):
+        self.ours.sendall(what)
+
+    def answer(self):
+        return json.loads(self.ours.recv(1 << 16))
 
 
 class BadClients:
-    """Clients of the metrics port that do what they should not, a step each time."""
+    """Clients of the metrics port that do what they should not."""
 
     def __init__(self, port):
         self.port, self.connections = port, []
 
-    def act(self):
-        while len(self.connections) < BAD:
-            connection = http(self.port)
-            whole = b"GET /metrics HTTP/1.1\r\nHost: server\r\n\r\n"
-            request = [whole, whole[:25], whole, random.randbytes(4000)][len(self.connections) % 4]
-            connection.settimeout(0.001)
-            try:
-                connection.sendall(request)
-                self.connections.append(connection)
-            except OSError:
-                connection.close()
-        for connection in list(self.connections):
-            try:
-                got = connection.recv(1)
-            except TimeoutError:
-                continue
-            except OSError:
-                got = b""
-            if not got:
+    def act(self, asked):
+        """Connects (+), reads a byte of each and replaces those that the server has closed (=), or disconnects (-)."""
+        for connection in self.connections[:]:
+            if asked == b"-" or self.has_ended(connection):
                 connection.close()
                 self.connections.remove(connection)
+        whole = b"GET /metrics HTTP/1.1\r\nHost: server\r\n\r\n"
+        while asked != b"-" and len(self.connections) < BAD:
+            connection = http(self.port)
+            connection.setblocking(False)
+            connection.send([whole, whole[:25], whole, random.randbytes(4000)][len(self.connections) % 4])
+            self.connections.append(connection)
+
+    def has_ended(self, connection):
+        try:
+            return not connection.recv(1)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+
+class Load:
+    """Connections that send commands."""
+
+    def __init__(self, server, dice):
+        self.server = server
+        self.clients = [Client(server) for _ in range(LOADED)]
+        requests = [[b"SET", b"key:%d" % dice.randrange(KEYS), b"x" * 100] if number % 5 == 0 else
+                    [b"GET", b"key:%d" % dice.randrange(KEYS)] for number in range(COMMANDS)]
+        prepared = pipelines(requests, DEPTH)
+        self.turns = [prepared[at : at + LOADED] for at in range(0, len(prepared), LOADED)]
+        self.at = 0
+
+    def run(self, seconds):
+        """Runs for a time. Returns the time of the worker per command in us, and the longest turn in ms."""
+        before, sent, longest = thread_cpu(self.server, WORKER), 0, 0
+        began = now = time.monotonic()
+        while now < began + seconds:
+            turn = self.turns[self.at % len(self.turns)]
+            drive(self.clients, turn)
+            earlier, now = now, time.monotonic()
+            self.at, sent, longest = self.at + 1, sent + len(turn) * DEPTH, max(longest, now - earlier)
+        return (thread_cpu(self.server, WORKER) - before) / sent * 1e6, longest * 1e3
+
+
+def measure(connections, rounds, http_core):
+    """Measures with the thread `http` on a core, and prints the figures."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        metrics_port = free.getsockname()[1]
+    options = ["--io-threads", "1", "--maxclients", str(connections + 500), "--metrics-port", str(metrics_port),
+               "--metrics-clients-max", "100", "--tcp-backlog", "4096",
+               "--server-cpulist", str(WORKER_CORE), "--bio-cpulist", str(http_core)]
+    with Server(kvick(), *options, cores=[WORKER_CORE, LOAD_CORE]) as server:
+        scraper = Process(lambda _: scrape(metrics_port))
+        bad = Process(BadClients(metrics_port).act)
+        hold = hold_connections(server.port, connections)
+        dice = random.Random(1)
+        load = Load(server, dice)
+        load.run(10 * PERIOD)
+        spent, longest = {row: [] for row in ROWS}, {row: [] for row in ROWS}
+        scrapes, http_seconds = [], 0
+        for _ in range(rounds):
+            for row in dice.sample(ROWS, len(ROWS)):
+                before = thread_cpu(server, HTTP)
+                if row == ABUSED:
+                    bad.ask(b"+")
+                    load.run(PERIOD)
+                    bad.answer()
+                    bad.ask(b"=")
+                if row in (SCRAPED, ABUSED):
+                    scraper.ask()
+                period, worst = load.run(PERIOD)
+                spent[row].append(period)
+                longest[row].append(worst)
+                if row in (SCRAPED, ABUSED):
+                    took = scraper.answer()
+                if row == SCRAPED:
+                    http_seconds += thread_cpu(server, HTTP) - before
+                    scrapes.append(took)
+                if row == ABUSED:
+                    bad.answer()
+                    bad.ask(b"-")
+                    load.run(PERIOD)
+                    bad.answer()
+        os.close(hold)
+    times = [seconds * 1e3 for seconds, _ in scrapes]
+    place = "the worker's core" if http_core == WORKER_CORE else "another core than the worker"
+    print(f"\nThread `http` on {place}, {connections:,} connections, {rounds} rounds: {len(times)} scrapes of up to "
+          f"{max(length for _, length in scrapes):,} bytes took {statistics.median(times):.1f} ms (median), at most "
+          f"{max(times):.1f} ms; {http_seconds / len(times) * 1e3:.1f} ms of CPU time each\n")
+    print("| | worker, us per command | ratio, mean | median | longest turn of the load, ms |\n"
+          "| --- | ---: | ---: | ---: | ---: |")
+    for row in ROWS:
+        middle, turn = statistics.median(spent[row]), statistics.median(longest[row])
+        logs = [math.log(time / first) for time, first in zip(spent[row], spent[QUIET])]
+        mean, error = math.exp(statistics.mean(logs)), statistics.stdev(logs) / len(logs) ** 0.5
+        ratio = "1" if row == QUIET else f"{mean:.4f} ± {error:.4f}"
+        print(f"| {row} | {middle:.3f} | {ratio} | {math.exp(statistics.median(logs)):.4f} | {turn:.1f} |")
+        if row == SCRAPED:
+            once = (mean - 1) / SCRAPES_PER_SECOND, error / SCRAPES_PER_SECOND
+    print(f"\nScraped once a second: {1 + once[0]:.4f} ± {once[1]:.4f}", flush=True)
 
 
 def main():
     connections = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
-    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 9
+    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 400
     raise_limit(connections + 700)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        metrics_port = free.getsockname()[1]
-    options = ["--io-threads", "1", "--maxclients", str(connections + 500), "--metrics-port", str(metrics_port),
-               "--metrics-clients-max", "100", "--tcp-backlog", "4096"]
-    pin(1)
-    with Server(kvick(), *options, cores=[0]) as server:
-        hold = hold_connections(server.port, connections)
-        clients = [Client(server) for _ in range(LOADED)]
-        dice = random.Random(1)
-        requests = [[b"SET", b"key:%d" % dice.randrange(KEYS), b"x" * 100] if number % 5 == 0 else
-                    [b"GET", b"key:%d" % dice.randrange(KEYS)] for number in range(COMMANDS)]
-        prepared = pipelines(requests, DEPTH)
-        drive(clients, prepared)
-        spent, longest = {row: [] for row in ROWS}, {row: [] for row in ROWS}
-        scrapes = []
-        for turn in range(rounds):
-            order = ROWS[:]
-            dice.shuffle(order)
-            for row in order:
-                with contextlib.ExitStack() as stack:
-                    scraping = Background(1, lambda: scrape(metrics_port))
-                    if row in (SCRAPED, ABUSED):
-                        stack.enter_context(scraping)
-                    if row == ABUSED:
-                        stack.enter_context(Background(0.2, BadClients(metrics_port).act))
-                    before, worst = worker_cpu(server), 0
-                    for at in list(range(0, len(prepared), LOADED)) * REPEATS:
-                        began = time.monotonic()
-                        drive(clients, prepared[at : at + LOADED])
-                        worst = max(worst, time.monotonic() - began)
-                    spent[row].append((worker_cpu(server) - before) / COMMANDS / REPEATS * 1e6)
-                    longest[row].append(worst * 1e3)
-                scrapes += scraping.results
-            print(f"round {turn + 1} of {rounds}", file=sys.stderr, flush=True)
-        os.close(hold)
-        first = statistics.median(spent[QUIET])
-        times = [seconds * 1e3 for seconds, length in scrapes if length > 0]
-        longest_reply = max(length for _, length in scrapes)
-        print(f"{connections:,} connections; {len(times)} of {len(scrapes)} scrapes, of up to {longest_reply:,} bytes, "
-              f"took {statistics.median(times):.1f} ms (median), at most {max(times):.1f} ms\n")
-        print("| | worker, us per command | ratio | longest turn of the load, ms |\n| --- | ---: | ---: | ---: |")
-        for row in ROWS:
-            middle = statistics.median(spent[row])
-            print(f"| {row} | {middle:.3f} | {middle / first:.3f} | {statistics.median(longest[row]):.1f} |")
+    pin(LOAD_CORE)
+    for http_core in WORKER_CORE, LOAD_CORE:
+        measure(connections, rounds, http_core)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -7,9 +7,9 @@ use std::io;
 /// Descriptors besides those of clients: listeners, log, data files, standard streams.
 const RESERVED: u64 = 32;
 /// Workers whose own descriptors are included in the reserved ones.
-const WORKERS_RESERVED: u64 = 8;
-/// Descriptors per worker: its poll and its waker.
-const PER_WORKER: u64 = 2;
+const WORKERS_RESERVED: u64 = 4;
+/// Descriptors per worker: its poll, its waker, and both ends of its pipe for pages.
+const PER_WORKER: u64 = 4;
 /// The limit assumed if the system does not report it.
 const LIMIT_ASSUMED: u64 = 1024;
 

@@ -2,7 +2,7 @@
 
 use kvick_config::Values;
 use kvick_config::tables::memory::JEMALLOC_BG_THREAD;
-use kvick_core::clients::ClientFlags;
+use kvick_core::clients::{ClientFlags, ClientInfo};
 use kvick_core::eviction;
 use kvick_engine::services::Services;
 use kvick_runtime::logging;
@@ -30,16 +30,8 @@ pub struct Overview {
     pub peak: usize,
     /// Memory in use after startup, without data.
     pub startup: usize,
-    /// Memory of connections, except those of replicas and slot migrations.
-    pub clients: usize,
-    /// The number of these connections.
-    pub clients_count: usize,
-    /// Memory of connections of replicas.
-    pub replicas: usize,
-    /// Memory of connections from the sources of slot imports.
-    pub slot_imports: usize,
-    /// Memory of connections to the targets of slot exports.
-    pub slot_exports: usize,
+    /// Memory of connections; that of replicas includes the part of the log that waits for them.
+    pub connections: Connections,
     /// The write log's backlog.
     pub backlog: usize,
     /// The primary's log that a replica buffers while it loads a dump.
@@ -48,11 +40,49 @@ pub struct Overview {
     pub databases: Vec<(usize, Usage)>,
 }
 
+/// Memory of connections, in bytes.
+#[derive(Clone, Copy, Default)]
+pub struct Connections {
+    /// Of clients, except replicas and slot migrations.
+    pub clients: usize,
+    /// The number of these.
+    pub clients_count: usize,
+    /// Of replicas.
+    pub replicas: usize,
+    /// From the sources of slot imports.
+    pub slot_imports: usize,
+    /// To the targets of slot exports.
+    pub slot_exports: usize,
+}
+
+impl Connections {
+    /// The sums of all connections.
+    pub fn of(server: &Services) -> Self {
+        let mut sums = Connections::default();
+        server.clients.visit(|client| sums.add(client));
+        sums
+    }
+
+    /// Adds a connection.
+    pub fn add(&mut self, client: &ClientInfo) {
+        let sum = match client.flags() {
+            flags if flags.contains(ClientFlags::SLOT_IMPORT) => &mut self.slot_imports,
+            flags if flags.contains(ClientFlags::SLOT_EXPORT) => &mut self.slot_exports,
+            flags if flags.contains(ClientFlags::REPLICA) => &mut self.replicas,
+            _ => {
+                self.clients_count += 1;
+                &mut self.clients
+            }
+        };
+        *sum += client.memory();
+    }
+}
+
 impl Overview {
     /// Collects the figures. The caller is in a batch.
     pub fn of(server: &'static Services) -> Self {
         let tables = Self::tables(server, |look| Some(look()));
-        Self::with_tables(server, tables.unwrap_or_default())
+        Self::with(server, tables.unwrap_or_default(), Connections::of(server))
     }
 
     /// The tables of the non-empty databases. `in_batch` runs its argument in a batch; if it cannot, there is no
@@ -66,24 +96,10 @@ impl Overview {
     }
 
     /// Collects the other figures.
-    pub fn with_tables(server: &'static Services, databases: Vec<(usize, Usage)>) -> Self {
-        let (mut clients, mut replicas, mut slot_imports, mut slot_exports) = (0, 0, 0, 0);
-        let mut clients_count = 0;
-        server.clients.visit(|client| {
-            let sum = match client.flags() {
-                flags if flags.contains(ClientFlags::SLOT_IMPORT) => &mut slot_imports,
-                flags if flags.contains(ClientFlags::SLOT_EXPORT) => &mut slot_exports,
-                flags if flags.contains(ClientFlags::REPLICA) => &mut replicas,
-                _ => {
-                    clients_count += 1;
-                    &mut clients
-                }
-            };
-            *sum += client.memory();
-        });
-        if replicas > 0 {
+    pub fn with(server: &'static Services, databases: Vec<(usize, Usage)>, mut connections: Connections) -> Self {
+        if connections.replicas > 0 {
             // Data waiting for replicas is part of the log, which they share.
-            replicas += server.keyspace.log.excess();
+            connections.replicas += server.keyspace.log.excess();
         }
         let log = &server.keyspace.log;
         let backlog = log.memory().saturating_sub(log.excess());
@@ -91,20 +107,7 @@ impl Overview {
         let (figures, not_counted) = Self::measure(server);
         server.memory.note(figures.used);
         let (peak, startup) = (server.memory.peak(), server.memory.startup());
-        Overview {
-            figures,
-            not_counted,
-            peak,
-            startup,
-            clients,
-            clients_count,
-            replicas,
-            slot_imports,
-            slot_exports,
-            backlog,
-            kept,
-            databases,
-        }
+        Overview { figures, not_counted, peak, startup, connections, backlog, kept, databases }
     }
 
     /// The figures, and the memory that does not count for eviction, at the same moment: if the latter changes while
@@ -125,10 +128,10 @@ impl Overview {
     /// Memory other than keys and values.
     pub fn overhead(&self) -> usize {
         self.startup
-            + self.clients
-            + self.replicas
-            + self.slot_imports
-            + self.slot_exports
+            + self.connections.clients
+            + self.connections.replicas
+            + self.connections.slot_imports
+            + self.connections.slot_exports
             + self.backlog
             + self.kept
             + self.databases.iter().map(|(_, usage)| usage.table_bytes).sum::<usize>()

@@ -173,11 +173,11 @@ fn figures(overview: &Overview, [scripts, libraries]: [usize; 2]) -> (Figures, F
         ("startup.allocated", Bytes(overview.startup)),
         ("replication.backlog", Bytes(overview.backlog)),
         ("replicas.repl.buffer", Bytes(overview.kept)),
-        ("clients.slaves", Bytes(overview.replicas)),
-        ("clients.normal", Bytes(overview.clients)),
+        ("clients.slaves", Bytes(overview.connections.replicas)),
+        ("clients.normal", Bytes(overview.connections.clients)),
         ("cluster.links", Bytes(0)),
-        ("cluster.slot_import", Bytes(overview.slot_imports)),
-        ("cluster.slot_export", Bytes(overview.slot_exports)),
+        ("cluster.slot_import", Bytes(overview.connections.slot_imports)),
+        ("cluster.slot_export", Bytes(overview.connections.slot_exports)),
         ("aof.buffer", Bytes(0)),
         ("lua.caches", Bytes(scripts)),
         ("functions.caches", Bytes(libraries)),
@@ -250,12 +250,12 @@ fn diagnosis(overview: &Overview, scripts: usize) -> String {
             "Overhead: over 10% of the memory of the process was not allocated by the allocator.",
         ),
         (
-            overview.clients / overview.clients_count.max(1) > CLIENT_MAX,
+            overview.connections.clients / overview.connections.clients_count.max(1) > CLIENT_MAX,
             "Clients: their buffers take more than 200 KB each on average. The usual reasons are unread replies and \
              large pipelines. CLIENT LIST shows the buffers of each client.",
         ),
         (
-            overview.replicas > REPLICAS_MAX,
+            overview.connections.replicas > REPLICAS_MAX,
             "Replicas: their buffers take more than 10 MB, so a replica or its network is slower than the writes. INFO \
              replication shows their lag, and CLIENT LIST their buffers.",
         ),
@@ -309,6 +309,7 @@ fn memory_help(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::Connections;
     use kvick_runtime::memory::Figures;
 
     fn overview(figures: Figures, peak: usize) -> Overview {
@@ -317,11 +318,7 @@ mod tests {
             not_counted: 0,
             peak,
             startup: 1 << 20,
-            clients: 1000,
-            clients_count: 1,
-            replicas: 0,
-            slot_imports: 0,
-            slot_exports: 0,
+            connections: Connections { clients: 1000, clients_count: 1, ..Connections::default() },
             backlog: 0,
             kept: 0,
             databases: Vec::new(),
@@ -349,7 +346,9 @@ mod tests {
         let peak = diagnosis(&overview(healthy(), 200 * MB), 1);
         assert!(peak.contains("Peak") && !peak.contains("Fragmentation"));
         let all = Figures { active: 110 * MB, resident: 150 * MB, rss: 200 * MB, small_free: 20 * MB, ..healthy() };
-        let buffers = Overview { clients: 300 << 10, replicas: 11 * MB, ..overview(all, 200 * MB) };
+        let connections =
+            Connections { clients: 300 << 10, clients_count: 1, replicas: 11 * MB, ..Connections::default() };
+        let buffers = Overview { connections, ..overview(all, 200 * MB) };
         let text = diagnosis(&buffers, 1_001);
         let headings = ["Peak", "Fragmentation", "Small", "Pages", "Overhead", "Clients", "Replicas", "Scripts"];
         assert!(headings.iter().all(|heading| text.contains(&format!(" * {heading}"))), "{text}");

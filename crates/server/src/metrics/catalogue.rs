@@ -14,7 +14,7 @@ pub fn write(context: &Context, out: &mut Exposition) {
     let facts = server::Facts::of(context);
     server::export_instance(&facts, &replicated, out);
     export(server::PROCESS, &facts, out);
-    export(info::clients::FIELDS, &info::clients::Facts::of(context), out);
+    export(info::clients::FIELDS, info::clients::Facts::of(context), out);
     export(memory::FIELDS, &memory::Facts::of(context), out);
     export(persistence::FIELDS, &persistence::Facts::of(context), out);
     export(stats::FIELDS, &stats::Facts::of(context), out);

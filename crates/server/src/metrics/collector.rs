@@ -56,8 +56,13 @@ impl Collector {
 
     /// The page with all metrics, collected now or a moment ago.
     pub fn page(&self) -> Bytes {
+        self.page_within(SHARED_FOR)
+    }
+
+    /// The page with all metrics, collected now unless the latest one is younger than this.
+    pub fn page_within(&self, age: Duration) -> Bytes {
         let mut latest = self.latest.lock();
-        if latest.collected.is_none_or(|collected| collected.elapsed() >= SHARED_FOR) {
+        if latest.collected.is_none_or(|collected| collected.elapsed() >= age) {
             let began = Instant::now();
             latest.count += 1;
             latest.page = self.collect(&latest).into();
@@ -71,7 +76,7 @@ impl Collector {
         let began = Instant::now();
         let mut out = Exposition::default();
         let visitor = Visitor { participant: self.participant, deadline: began + WAIT_MAX };
-        let context = Context { server: self.server, now_ms: clock::unix_ms(), visitor: Some(visitor) };
+        let context = Context::new(self.server, clock::unix_ms(), Some(visitor));
         catalogue::write(&context, &mut out);
         let [scrapes, durations, duration, connect, error, target_errors, key_groups] = &METRICS;
         out.family(scrapes).sample(&[], *count);

@@ -24,4 +24,5 @@ mod keys;
 mod settings;
 mod streams;
 
+pub use collector::Collector;
 pub use endpoint::start;

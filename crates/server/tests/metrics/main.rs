@@ -1,9 +1,11 @@
 //! The HTTP endpoint: its pages, its settings, and the metrics.
 //!
 //! - `abuse`: slow readers, half requests, garbage.
+//! - `clients`: the number of time series with many clients.
 //! - `peers`: redis_exporter, promtool and Prometheus, if they are found.
 
 mod abuse;
+mod clients;
 #[path = "../common/mod.rs"]
 mod common;
 mod page;

@@ -125,11 +125,16 @@ fn a_primary_and_its_replica_have_the_metrics_of_the_exporter() {
     else {
         return;
     };
-    let (primary, primary_port) = start(&[&ARGS[..], &["--repl-diskless-sync-delay", "0"]].concat());
+    // A PING between two scrapes would change the offsets. Only the first one is sent, which tells the replica them.
+    let options = ["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "3600"];
+    let (primary, primary_port) = start(&[&ARGS[..], &options].concat());
     let (replica, replica_port) = start(&ARGS);
     fill(&primary);
     ask::<()>(&mut replica.client(), &format!("REPLICAOF 127.0.0.1 {}", primary.port()));
     wait_until("the replica is in sync", || get(replica_port, "/readyz", "").status == 200);
+    wait_until("the replica has acknowledged the first PING", || {
+        ask::<String>(&mut primary.client(), "INFO replication").contains(",offset=14,")
+    });
     let _clients = [primary.client(), replica.client()];
     for (server, port) in [(&primary, primary_port), (&replica, replica_port)] {
         let exported = exported(&exporter, server);

@@ -2,7 +2,7 @@
 
 use super::Context;
 use super::page::{Page, human};
-use crate::memory::Overview;
+use crate::memory::{Connections, Overview};
 use crate::process::version;
 use crate::server::Server;
 use kvick_config::tables::memory as settings;
@@ -100,13 +100,13 @@ fields! {
         = |facts| facts.server.keyspace.log.memory() + facts.overview.kept;
     mem_replicas_repl_buffer: info = |facts| facts.overview.kept;
     mem_clients_slaves: gauge redis_mem_clients_slaves "Memory of connections of replicas, in bytes."
-        = |facts| facts.overview.replicas;
+        = |facts| facts.overview.connections.replicas;
     mem_clients_normal: gauge redis_mem_clients_normal "Memory of other client connections, in bytes."
-        = |facts| facts.overview.clients;
+        = |facts| facts.overview.connections.clients;
     mem_cluster_links: gauge redis_mem_cluster_links_bytes "Memory of links to other nodes of the cluster."
         = |facts| facts.server.cluster().map_or(0, |cluster| cluster.bus().links_memory());
-    mem_cluster_slot_import: info = |facts| facts.overview.slot_imports;
-    mem_cluster_slot_export: info = |facts| facts.overview.slot_exports;
+    mem_cluster_slot_import: info = |facts| facts.overview.connections.slot_imports;
+    mem_cluster_slot_export: info = |facts| facts.overview.connections.slot_exports;
     mem_aof_buffer: gauge redis_mem_aof_buffer_bytes "Always 0: the append-only file reads the write log."
         = |_facts| 0u64;
     mem_allocator: info = |_facts| version::allocator();
@@ -129,7 +129,9 @@ impl Facts {
         let [script_texts, libraries] = server.scripting.text_memory();
         let tables = Overview::tables(server, |look| context.in_batch(look));
         let has_tables = tables.is_some();
-        let overview = Overview::with_tables(server, tables.unwrap_or_default());
+        let connections = context.clients.get().map(|clients| clients.memory);
+        let connections = connections.unwrap_or_else(|| Connections::of(server));
+        let overview = Overview::with(server, tables.unwrap_or_default(), connections);
         Facts { server, overview, has_tables, scripts, functions, script_texts, libraries }
     }
 }

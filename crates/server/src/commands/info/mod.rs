@@ -26,6 +26,7 @@ use kvick_engine::session::{Session, SessionHandler};
 use kvick_resp::Args;
 use kvick_store::global_lock::Participant;
 use page::Page;
+use std::cell::OnceCell;
 use std::time::Instant;
 
 /// The family.
@@ -70,6 +71,8 @@ pub struct Context {
     pub now_ms: i64,
     /// How to look into partitions, unless this thread is in a batch already.
     pub visitor: Option<Visitor>,
+    /// Figures on all clients, once they were collected.
+    clients: OnceCell<clients::Facts>,
 }
 
 /// A thread that is not in a batch: it enters one for each look into partitions.
@@ -81,6 +84,11 @@ pub struct Visitor {
 }
 
 impl Context {
+    /// Nothing is collected yet. `visitor` is how to look into partitions, unless this thread is in a batch already.
+    pub fn new(server: &'static Server, now_ms: i64, visitor: Option<Visitor>) -> Self {
+        Context { server, now_ms, visitor, clients: OnceCell::new() }
+    }
+
     /// Whether to wait for a lock.
     pub fn may_wait(&self) -> bool {
         self.visitor.as_ref().is_none_or(|visitor| Instant::now() < visitor.deadline)
@@ -122,7 +130,7 @@ const SECTIONS: [Section; 18] = [
 
 fn info(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     let names: Vec<&[u8]> = args.slice_from(1).iter().collect();
-    let context = Context { server: cx.server(), now_ms: cx.now_ms, visitor: None };
+    let context = Context::new(cx.server(), cx.now_ms, None);
     let mut page = Page::default();
     for section in SECTIONS.iter().filter(|section| is_requested(section, &names)) {
         (section.write)(&context, &mut page);
