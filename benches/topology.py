@@ -5,13 +5,14 @@ Usage: topology.py [NODES [ROUNDS]]        (default: 1000 nodes, 5 rounds)
 
 Both servers load the same `nodes.conf`: half of the nodes are primaries, which share the slots evenly, and each has a
 replica. No other node exists, so the links of the bus stay closed; the node timeout is so long that the servers hardly
-try to open them, and what they spend without requests is subtracted. The servers run in turn, with one worker each,
-pinned to one core. Figures are medians of the rounds.
+try to open them, and what they spend without requests is subtracted. The servers are measured in turn, with one worker
+each, pinned to one core. Figures are medians of the rounds.
 
 KVICK_TEST_VALKEY names the Valkey server (default: valkey-server on the PATH), KVICK_SERVER the Kvick server
 (default: target/release/kvick-server).
 """
 
+import contextlib
 import pathlib
 import socket
 import statistics
@@ -22,10 +23,10 @@ import time
 from measure import Client, Server, kvick, pin, valkey
 
 SLOTS = 16384
-CALLS = 1000
 TIMEOUT_MS = 3_600_000
 IDLE_S = 2
-COMMANDS = ["SLOTS", "SHARDS", "NODES"]
+# Calls per round.
+COMMANDS = {"SLOTS": 10_000, "SHARDS": 1000, "NODES": 1000}
 
 
 def nodes_conf(count, myself=0, address=lambda number: f"{20000 + number}@{40000 + number}"):
@@ -44,8 +45,9 @@ def nodes_conf(count, myself=0, address=lambda number: f"{20000 + number}@{40000
     return "\n".join(lines + [f"vars currentEpoch {shards} lastVoteEpoch 0", ""])
 
 
-def run(program, content, rounds):
-    """CPU microseconds per call for each command: all, and of those in the kernel."""
+@contextlib.contextmanager
+def serve(program, content):
+    """Starts a server; yields a function that measures CPU microseconds per call: all, and of those in the kernel."""
     with tempfile.TemporaryDirectory() as directory:
         (pathlib.Path(directory) / "nodes.conf").write_text(content)
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -54,32 +56,37 @@ def run(program, content, rounds):
                    "--cluster-node-timeout", str(TIMEOUT_MS)]
         with Server(program, *options, cores=[0]) as server:
             client = Client(server)
-            idle = [spent / IDLE_S for spent in server.spent(lambda: time.sleep(IDLE_S))]
-            results = {}
-            for command in COMMANDS:
-                samples = []
-                for _ in range(rounds):
-                    began = time.monotonic()
-                    calls = lambda: [client.run([[b"CLUSTER", command.encode()]]) for _ in range(CALLS)]
-                    user, system = server.spent(calls)
-                    seconds = time.monotonic() - began
-                    user, system = user - idle[0] * seconds, system - idle[1] * seconds
-                    samples.append(((user + system) / CALLS * 1e6, system / CALLS * 1e6))
-                results[command] = [statistics.median(column) for column in zip(*samples)]
-            return results
+
+            def spent(work):
+                """Seconds on a processor, the part of them in the kernel, and seconds that passed."""
+                began, before = time.monotonic(), server.precise_cpu()
+                user, system = server.spent(work)
+                cpu = server.precise_cpu() - before
+                return cpu, cpu * system / max(user + system, 1e-9), time.monotonic() - began
+
+            *idle, seconds = spent(lambda: time.sleep(IDLE_S))
+            idle = [part / seconds for part in idle]
+
+            def measure(command, calls):
+                request = [[b"CLUSTER", command.encode()]]
+                *parts, seconds = spent(lambda: [client.run(request) for _ in range(calls)])
+                return [(part - idle_part * seconds) / calls * 1e6 for part, idle_part in zip(parts, idle)]
+
+            yield measure
 
 
 def main():
     nodes, rounds = (int(word) for word in (sys.argv[1:] + ["1000", "5"][len(sys.argv) - 1:])[:2])
     pin(1)
     content = nodes_conf(nodes)
-    ours, theirs = (run(program, content, rounds) for program in (kvick(), valkey()))
     print(f"CPU per call with {nodes} nodes, in microseconds (in the kernel)")
-    for command in COMMANDS:
-        (our_all, our_system), (their_all, their_system) = ours[command], theirs[command]
-        print(f"CLUSTER {command:6}  Kvick {our_all:7.1f} ({our_system:5.1f})  Valkey {their_all:7.1f} "
-              f"({their_system:5.1f})  ratio {our_all / their_all:.2f}, without the kernel "
-              f"{(our_all - our_system) / (their_all - their_system):.2f}")
+    with serve(kvick(), content) as ours, serve(valkey(), content) as theirs:
+        for command, calls in COMMANDS.items():
+            samples = [ours(command, calls) + theirs(command, calls) for _ in range(rounds)]
+            our_all, our_system, their_all, their_system = (statistics.median(column) for column in zip(*samples))
+            print(f"CLUSTER {command:6}  Kvick {our_all:7.1f} ({our_system:5.1f})  Valkey {their_all:7.1f} "
+                  f"({their_system:5.1f})  ratio {our_all / their_all:.2f}, without the kernel "
+                  f"{(our_all - our_system) / (their_all - their_system):.2f}", flush=True)
 
 
 if __name__ == "__main__":

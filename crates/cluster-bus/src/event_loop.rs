@@ -57,6 +57,8 @@ pub struct EventLoop {
     unread: HashSet<LinkId>,
     /// Links with something to send that has not been tried.
     unsent: HashSet<LinkId>,
+    /// Links that have sent or received since the last tick, and those that are gone or have frames left.
+    used: HashSet<LinkId>,
     buffer: Vec<u8>,
     /// The progress of a save that the next actions wait for.
     saving: Option<Arc<AtomicU8>>,
@@ -96,6 +98,7 @@ impl EventLoop {
             resolver: Resolver::new(bus),
             unread: HashSet::new(),
             unsent: HashSet::new(),
+            used: HashSet::new(),
             buffer: Vec::new(),
             saving: None,
             failures: FailureLog::default(),
@@ -175,16 +178,26 @@ impl EventLoop {
     fn tick(&mut self) {
         self.next_tick = Instant::now() + TICK;
         self.host.before_tick();
-        let sizes: Vec<_> = self.links.iter().map(|(id, link)| (*id, link.queued_bytes(), link.memory())).collect();
-        {
-            let mut shared = self.bus.shared.lock();
-            shared.links.clear();
-            for (id, queued, memory) in sizes {
-                shared.cluster.link_send_buffer(id, queued as u64);
-                shared.links.insert(id, memory);
-            }
-        }
+        self.report_sizes();
         self.bus.step(&mut |cluster, facts| cluster.tick(facts));
+    }
+
+    /// Reports how much waits in the links. Only those are visited whose sizes may have changed: a node may have
+    /// thousands of links, of which few are used between two ticks.
+    fn report_sizes(&mut self) {
+        let mut shared = self.bus.shared.lock();
+        self.used.retain(|id| {
+            let Some(link) = self.links.get(id) else {
+                shared.links.remove(id);
+                return false;
+            };
+            shared.cluster.link_send_buffer(*id, link.queued_bytes() as u64);
+            match link.memory() {
+                0 => shared.links.remove(id),
+                memory => shared.links.insert(*id, memory),
+            };
+            link.queued_bytes() > 0
+        });
     }
 
     fn materials(&self) -> io::Result<Option<Arc<Materials>>> {
@@ -331,6 +344,7 @@ impl EventLoop {
     /// A link has ended, or could not be made.
     fn lost(&mut self, id: LinkId, error: &LinkError) {
         self.links.remove(&id);
+        self.used.insert(id);
         if let LinkError::Frame(error) = error {
             logging::warning(format_args!("Bad message length or signature received from Cluster bus: {error}."));
         }
@@ -350,6 +364,7 @@ impl EventLoop {
                 Action::Connect { link, ip, port, hostname, .. } => self.resolve_and_connect(link, ip, port, hostname),
                 Action::Disconnect(link) => {
                     self.links.remove(&link);
+                    self.used.insert(link);
                     self.unresolved.remove(&link);
                 }
                 Action::Send { link: id, frame } => {
@@ -366,6 +381,7 @@ impl EventLoop {
             }
         }
         for id in std::mem::take(&mut self.unsent) {
+            self.used.insert(id);
             let Some(link) = self.links.get_mut(&id).filter(|link| !link.is_connecting) else { continue };
             if let Err(error) = link.send() {
                 self.lost(id, &error);

@@ -3,7 +3,7 @@
 use kvick_cluster::NodeFlags;
 use kvick_cluster::state::{ClientView, NO_OWNER, NodeView, Topology};
 use kvick_config::words::EndpointType;
-use kvick_resp::{Reply, Version};
+use kvick_resp::{KeptReply, Reply, Version};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -20,8 +20,8 @@ pub struct Published {
     /// `cluster-preferred-endpoint-type`.
     pub preferred: EndpointType,
     made: Instant,
-    slots: [OnceLock<Vec<u8>>; KINDS],
-    shards: [OnceLock<Vec<u8>>; KINDS],
+    slots: [OnceLock<KeptReply>; KINDS],
+    shards: [OnceLock<KeptReply>; KINDS],
 }
 
 /// What decides about the addresses and the encoding of a reply.
@@ -52,19 +52,19 @@ impl Published {
     }
 
     /// The reply to CLUSTER SLOTS.
-    pub fn slots(&self, viewer: Viewer) -> &[u8] {
+    pub fn slots(&self, viewer: Viewer) -> &KeptReply {
         self.slots[viewer.kind()].get_or_init(|| self.render(viewer, Self::render_slots))
     }
 
     /// The reply to CLUSTER SHARDS.
-    pub fn shards(&self, viewer: Viewer) -> &[u8] {
+    pub fn shards(&self, viewer: Viewer) -> &KeptReply {
         self.shards[viewer.kind()].get_or_init(|| self.render(viewer, Self::render_shards))
     }
 
-    fn render(&self, viewer: Viewer, render: impl Fn(&Self, &mut Reply<'_>, ClientView)) -> Vec<u8> {
+    fn render(&self, viewer: Viewer, render: impl Fn(&Self, &mut Reply<'_>, ClientView)) -> KeptReply {
         let mut bytes = Vec::new();
         render(self, &mut Reply::new(&mut bytes, viewer.version), viewer.client);
-        bytes
+        KeptReply::new(bytes)
     }
 
     fn render_slots(&self, reply: &mut Reply<'_>, client: ClientView) {

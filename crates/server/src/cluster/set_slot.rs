@@ -3,6 +3,7 @@
 use super::ClusterNode;
 use kvick_cluster::state::SetSlot;
 use kvick_commands::context::Error;
+use kvick_commands::timeout::is_over;
 use kvick_core::clients::ClientInfo;
 use kvick_core::inbox::Served;
 use kvick_engine::session::Session;
@@ -121,7 +122,7 @@ impl ClusterNode {
                 continue;
             }
             let acked = server.replication.replicas.count_acked(command.offset, false);
-            if acked < command.replicas && now_ms < command.until_ms {
+            if acked < command.replicas && !is_over(command.until_ms, now_ms) {
                 self.queue.lock().set_slots.push(command);
                 continue;
             }

@@ -1,6 +1,6 @@
 //! A replica follows a node, not an address.
 
-use crate::nodes::{Node, form, kvick, wait_for};
+use crate::nodes::{Node, form, kvick, wait_for, wait_for_data};
 use crate::with_workers;
 
 #[test]
@@ -11,7 +11,7 @@ fn a_replica_does_not_copy_a_stranger_at_the_address_of_its_primary() {
         let replica = Node::start(&kvick(), &[&args[..], &["--cluster-replica-no-failover", "yes"]].concat());
         form(&[&primary, &two, &three], &[&replica]);
         assert_eq!(primary.call("SET bar 1"), "OK");
-        assert_eq!(primary.call("WAIT 1 10000"), "1");
+        wait_for_data(&primary, &replica);
         let id = primary.id();
         primary.kill();
         let stranger = primary.give_address_away(&args);

@@ -13,9 +13,10 @@ mod nodes;
 mod operations;
 mod safety;
 mod slot_migration;
+mod topology;
 mod writers;
 
-use nodes::{Node, form, kvick, valkey, wait_for};
+use nodes::{Node, form, kvick, valkey, wait_for, wait_for_data};
 
 fn with_workers(test: impl Fn(&[&str])) {
     for workers in ["1", "4"] {
@@ -69,12 +70,13 @@ fn fails_over(primary: &std::path::Path, replica: &std::path::Path, args: &[&str
     let (two, three, next) = (start(&kvick()), start(primary), start(replica));
     form(&[&killed, &two, &three], &[&next]);
     assert_eq!(killed.call("SET bar 1"), "OK");
-    assert_eq!(killed.call("WAIT 1 10000"), "1");
+    wait_for_data(&killed, &next);
     killed.kill();
     wait_for("the replica takes over", || next.role() == "master" && next.call("INCR bar") == "2");
     wait_for("all see it", || two.call("GET bar") == format!("MOVED 5061 127.0.0.1:{}", next.port));
     killed.restart();
     wait_for("it follows the new primary", || killed.role() == "slave" && next.call("WAIT 1 100") == "1");
+    wait_for_data(&next, &killed);
     // Back again, without losing a write.
     assert_eq!(next.call("INCR bar"), "3");
     wait_for("it may take over", || killed.call("CLUSTER FAILOVER") == "OK");
@@ -92,6 +94,22 @@ fn roles_pass_between_kvick_and_valkey() {
     let Some(valkey) = valkey() else { return };
     fails_over(&valkey, &kvick(), &["--io-threads", "4"]);
     fails_over(&kvick(), &valkey, &["--io-threads", "4"]);
+}
+
+/// Topology replies omit replicas at offset 0, as in Valkey. A PING is therefore sent at once to the replica of a
+/// primary that has not been written to.
+#[test]
+fn a_replica_of_an_empty_primary_is_listed_at_once() {
+    with_workers(|args| {
+        let args = [args, &["--repl-ping-replica-period", "3600", "--repl-diskless-sync-delay", "0"]].concat();
+        let [primary, replica] = [0, 1].map(|_| Node::start(&kvick(), &args));
+        form(&[&primary], &[&replica]);
+        let lists = |node: &Node| node.call("CLUSTER SLOTS").contains(&replica.port.to_string());
+        wait_for("both list the replica", || lists(&primary) && lists(&replica));
+        // One PING is enough.
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        assert!(primary.call("INFO replication").contains("\r\nmaster_repl_offset:14\r\n"));
+    });
 }
 
 /// A replica that is away while a slot moves learns the end of it from the backlog.
@@ -112,5 +130,30 @@ fn a_replica_that_was_away_closes_slots() {
         replica.restart();
         wait_for("the replica follows", || one.call("SET bar 1") == "OK" && one.call("WAIT 1 100") == "1");
         wait_for("the slot is closed", || !replica.call("CLUSTER NODES").contains("[7->-"));
+    });
+}
+
+/// Frames for a node that does not read count as memory of links until they are read, or their link is gone.
+#[test]
+fn frames_that_wait_for_a_stopped_node_are_counted_as_memory_of_links() {
+    with_workers(|args| {
+        let args = [args, &["--cluster-node-timeout", "60000"]].concat();
+        let [one, mut two] = [0, 1].map(|_| Node::start(&kvick(), &args));
+        form(&[&one, &two], &[]);
+        let memory = || -> usize {
+            let info = one.call("INFO memory");
+            let (_, value) = info.split_once("mem_cluster_links:").expect("the memory of links");
+            value.lines().next().and_then(|bytes| bytes.parse().ok()).expect("a number")
+        };
+        let message = format!("PUBLISH channel {}", "x".repeat(500_000));
+        let fill = || wait_for("frames wait", || one.call(&message) == "0" && memory() > 1_000_000);
+        two.freeze();
+        fill();
+        two.signal(libc::SIGCONT);
+        wait_for("they are read", || memory() < 100_000);
+        two.freeze();
+        fill();
+        two.kill();
+        wait_for("the link is gone", || memory() < 100_000);
     });
 }

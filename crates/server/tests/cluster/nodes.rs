@@ -237,6 +237,19 @@ pub fn form(primaries: &[&Node], replicas: &[&Node]) {
     });
 }
 
+/// Waits until a replica has all writes of its primary. WAIT by [`Node::call`] would wait for nothing: each call has a
+/// connection of its own, which has written nothing.
+pub fn wait_for_data(primary: &Node, replica: &Node) {
+    let offset = |node: &Node| {
+        let info = node.call("INFO replication");
+        info.lines().find_map(|line| line.strip_prefix("master_repl_offset:")?.parse::<u64>().ok())
+    };
+    wait_for("the replica has all writes", || {
+        let of_primary = offset(primary);
+        of_primary > Some(0) && of_primary == offset(replica)
+    });
+}
+
 /// The port of its bus.
 pub fn bus_port(node: &Node) -> &str {
     let at = node.args.iter().position(|arg| arg == "--cluster-port").expect("a bus port");

@@ -27,7 +27,7 @@ pub fn slots(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     }
     let viewer = Viewer { client: view(cx), version: cx.client.version };
     let published = node(cx)?.fresh();
-    cx.reply.raw(published.slots(viewer));
+    cx.reply.kept(published.slots(viewer));
     Ok(())
 }
 
@@ -38,7 +38,7 @@ pub fn shards(cx: &mut Session<'_>, _: Args<'_>) -> Result<(), Error> {
     }
     let viewer = Viewer { client: view(cx), version: cx.client.version };
     let published = node(cx)?.fresh();
-    cx.reply.raw(published.shards(viewer));
+    cx.reply.kept(published.shards(viewer));
     Ok(())
 }
 
