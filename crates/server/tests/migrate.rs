@@ -3,11 +3,10 @@
 mod common;
 
 use common::{Server, for_workers, wait_until};
-use kvick_testing::{Deadline, accept};
+use kvick_testing::{Deadline, accept, programs, servers};
 use redis::{Connection, RedisResult, Value, cmd};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -391,37 +390,14 @@ fn concurrent_migrations_move_a_key_once() {
     });
 }
 
-/// A Valkey, ended when dropped.
-struct Valkey {
-    child: Child,
-    port: u16,
-}
-
-impl Drop for Valkey {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 #[test]
 fn keys_migrate_to_valkey() {
-    let Ok(program) = std::env::var("KVICK_TEST_VALKEY") else { return };
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
-    let port = listener.local_addr().expect("an address").port();
-    drop(listener);
-    let child = Command::new(program)
-        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
-        .stdout(Stdio::null())
-        .spawn()
-        .expect("a Valkey");
-    let valkey = Valkey { child, port };
-    let client = redis::Client::open(format!("redis://127.0.0.1:{port}/")).expect("an address");
-    wait_until("the Valkey accepts connections", || client.get_connection().is_ok());
+    let Some(program) = programs::valkey_server((9, 0)) else { return };
+    let valkey = servers::Server::start(&program, &[]);
+    let client = redis::Client::open(format!("redis://{}/", valkey.endpoint())).expect("an address");
     for_workers(&[], |source| {
         let mut connection = client.get_connection().expect("a connection");
-        assert_all_types_migrate(source, &mut connection, valkey.port);
+        assert_all_types_migrate(source, &mut connection, valkey.port());
         ask::<()>(&mut connection, &["FLUSHALL"]).expect("a flush");
     });
 }

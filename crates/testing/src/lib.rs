@@ -5,11 +5,13 @@ pub mod programs;
 pub mod servers;
 
 use std::io::{Error, ErrorKind, Result};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
+
+use socket2::{Domain, Socket, Type};
 
 /// How long to wait for anything before a test fails.
 pub const WAIT_LIMIT: Duration = Duration::from_secs(20);
@@ -24,8 +26,21 @@ impl Drop for SetOnDrop<'_> {
     }
 }
 
+/// Both ends of a connection over TCP.
+///
+/// # Panics
+/// If the system refuses it.
+pub fn connected_pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let one = TcpStream::connect(listener.local_addr().expect("an address")).expect("a connection");
+    (one, listener.accept().expect("a connection").0)
+}
+
 /// A port that was free a moment ago, and is not among those that the system gives to outgoing connections (from 32768
 /// on). The port of its cluster bus, which is 10000 higher, is not among them either.
+///
+/// The socket that tries the port does not listen: a process that another thread starts meanwhile has a copy of it until
+/// it runs its program, and a copy that listened would keep the port.
 ///
 /// # Panics
 /// If all ports are in use.
@@ -37,8 +52,14 @@ pub fn free_port() -> u16 {
     let own_first = std::process::id().wrapping_mul(997);
     (0..COUNT)
         .map(|_| (FIRST + own_first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT) as u16)
-        .find(|port| TcpListener::bind(("0.0.0.0", *port)).is_ok())
+        .find(|port| can_bind(*port).is_ok())
         .expect("a free port")
+}
+
+fn can_bind(port: u16) -> Result<()> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&SocketAddr::from(([0, 0, 0, 0], port)).into())
 }
 
 /// Limits a loop that ends when the server does something.
