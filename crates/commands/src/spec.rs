@@ -588,4 +588,17 @@ mod tests {
         assert_eq!(facts(const { &[KeySpec::at(1, RO), KeySpec::at(3, RO)] }), ((1, 1, 1), true));
         assert_eq!(facts(const { &[KeySpec::at(1, &[KeyFlags::RO, KeyFlags::INCOMPLETE])] }), ((1, 1, 1), true));
     }
+
+    #[test]
+    fn keys_behind_a_malformed_count_have_no_flags() {
+        let flags = |count: &str| {
+            let args = kvick_resp::OwnedArgs::new(["test", count, "a", "b"]);
+            let mut found = KeyPositions::new();
+            KeySpec::counted(1, 1, RO).collect(args.args(), &mut found)?;
+            Some(found.iter().map(|key| (key.index, key.flags)).collect::<Vec<_>>())
+        };
+        assert_eq!(flags("2"), Some(vec![(2, KeyFlags::RO), (3, KeyFlags::RO)]));
+        assert_eq!(flags("1e10"), Some(vec![(2, KeyFlags::empty())]));
+        assert_eq!((flags("x"), flags("0"), flags("3")), (None, None, None));
+    }
 }

@@ -26,9 +26,29 @@ pub fn until_ms(word: &[u8], unit_seconds: bool, now_ms: i64) -> Result<Option<i
     }
 }
 
+/// Whether a wait that ends at `until_ms` has ended. Both times are rounded down, so a wait that ended within the
+/// millisecond `until_ms` could be too short.
+#[inline]
+pub fn is_over(until_ms: i64, now_ms: i64) -> bool {
+    until_ms < now_ms
+}
+
+/// Milliseconds until it has: at least 1, so that nobody polls.
+#[inline]
+pub fn left_ms(until_ms: i64, now_ms: i64) -> i64 {
+    until_ms.saturating_sub(now_ms).saturating_add(1).max(1)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::until_ms;
+    use super::{is_over, left_ms, until_ms};
+
+    #[test]
+    fn a_wait_is_over_when_its_last_millisecond_is() {
+        for (until_ms, over, left) in [(9, true, 1), (10, false, 1), (11, false, 2), (i64::MAX, false, i64::MAX - 9)] {
+            assert_eq!((is_over(until_ms, 10), left_ms(until_ms, 10)), (over, left), "{until_ms}");
+        }
+    }
 
     fn seconds(word: &str) -> Result<Option<i64>, String> {
         until_ms(word.as_bytes(), true, 1_000_000).map_err(|error| error.to_string())

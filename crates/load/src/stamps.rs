@@ -78,16 +78,14 @@ pub fn read(_socket: BorrowedFd<'_>, _buffer: &mut [u8]) -> io::Result<(usize, O
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
+    use kvick_testing::connected_pair;
     use std::io::Write;
-    use std::net::{TcpListener, TcpStream};
     use std::os::fd::AsFd;
     use std::time::SystemTime;
 
     #[test]
     fn a_late_read_has_the_time_of_the_arrival() {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let reader = TcpStream::connect(listener.local_addr().expect("its address")).expect("a connection");
-        let (mut writer, _) = listener.accept().expect("the other end");
+        let (reader, mut writer) = connected_pair();
         enable(reader.as_fd()).expect("times of arrival");
         let since_epoch = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a time after 1970");
         let mut buffer = [0; 16];
@@ -109,8 +107,7 @@ mod tests {
 
     #[test]
     fn an_empty_socket_would_block() {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let reader = TcpStream::connect(listener.local_addr().expect("its address")).expect("a connection");
+        let (reader, _writer) = connected_pair();
         reader.set_nonblocking(true).expect("a socket that does not block");
         let error = read(reader.as_fd(), &mut [0; 16]).expect_err("nothing to read");
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::io;
 use std::thread::JoinHandle;
 use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// Time between two looks at which clusters have been seen. It takes no request.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -48,12 +49,28 @@ pub fn connect() -> io::Result<(Connection, Client)> {
     Ok((Connection { client, runtime: handle }, patient))
 }
 
-/// Runs all clusters of the namespace, until the process is killed. Servers go on without it.
+/// Ends the process at SIGTERM and SIGINT, which the first process of a container ignores by default: its pod would be
+/// killed only after the grace period. At any moment an operator may end and another one go on.
+fn end_when_asked(connection: &Connection) -> io::Result<()> {
+    let _runtime = connection.runtime.enter();
+    for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
+        let mut signals = signal(kind)?;
+        connection.runtime.spawn(async move {
+            if signals.recv().await.is_some() {
+                std::process::exit(0);
+            }
+        });
+    }
+    Ok(())
+}
+
+/// Runs all clusters of the namespace, until the process is ended. Servers go on without it.
 ///
 /// # Errors
 /// If there is no configuration, or if another operator took over.
 pub fn run(settings: &Settings) -> io::Result<()> {
     let (connection, patient) = connect()?;
+    end_when_asked(&connection)?;
     let metrics = Metrics::default();
     let _endpoint = settings.metrics_port.map(|port| metrics::serve(&metrics, port)).transpose()?;
     let namespace = settings.namespace.clone().unwrap_or_else(|| connection.client.default_namespace().to_owned());

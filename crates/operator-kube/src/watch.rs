@@ -17,6 +17,7 @@ use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use std::collections::HashMap;
+use std::error::Error;
 use std::fmt::Debug;
 use std::hash::Hash;
 use std::io;
@@ -186,10 +187,13 @@ where
                     signatures.remove(&object.name_any());
                     note(&object);
                 }
-                Ok(Event::Init | Event::InitDone) => {}
+                // An attempt to list the objects, which may fail.
+                Ok(Event::Init) => continue,
+                Ok(Event::InitDone) => {}
                 Err(error) => {
                     if !has_failed {
-                        eprintln!("cannot watch {}: {error}", K::plural(&K::DynamicType::default()));
+                        let cause = root_cause(&error);
+                        eprintln!("cannot watch {}: {error}: {cause}", K::plural(&K::DynamicType::default()));
                     }
                     has_failed = true;
                     continue;
@@ -199,6 +203,14 @@ where
         }
     });
     store
+}
+
+/// The innermost error, which the texts of the outer ones leave out.
+fn root_cause<'a>(mut error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error
 }
 
 #[cfg(test)]

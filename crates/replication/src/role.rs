@@ -1,6 +1,6 @@
 //! Changes between primary and replica. The caller holds the global lock.
 
-use super::replicas::Stage;
+use super::replicas::{Replica, Stage};
 use super::synchronise;
 use super::upstream::Target;
 use crate::ReplicatedCore;
@@ -17,6 +17,7 @@ use kvick_core::stats::WorkerStats;
 use kvick_runtime::clock;
 use kvick_runtime::logging;
 use kvick_store::Locked;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// The error for waiting clients when the role changes.
@@ -126,7 +127,8 @@ impl ReplicatedCore {
         if replicas.count() > 0 && !self.replication.upstream.is_replica() {
             let every_ms = i64::from(values.read(REPL_PING_REPLICA_PERIOD)) * 1000;
             let last = self.replication.pinged_ms.load(Ordering::Relaxed);
-            if now_ms - last >= every_ms && !self.pause.blocks_writes(now_ms) {
+            let is_due = now_ms - last >= every_ms || self.has_replica_of_nothing();
+            if is_due && !self.pause.blocks_writes(now_ms) {
                 self.replication.pinged_ms.store(now_ms, Ordering::Relaxed);
                 self.keyspace.log.append_replica_only(&[b"PING"]);
                 self.on_log_appended(None);
@@ -136,6 +138,13 @@ impl ReplicatedCore {
         self.unpin_expired(now_ms);
         self.tick_failover(now_ms);
         self.drop_backlog(now_ms);
+    }
+
+    /// Whether a replica follows a log without a byte. In a cluster, an offset of 0 means that a replica has no data
+    /// yet, so it would not be listed.
+    fn has_replica_of_nothing(&self) -> bool {
+        let is_online = |replica: &Arc<Replica>| replica.stage() == Stage::Online;
+        self.keyspace.log.offset() == 0 && self.replication.replicas.all().iter().any(is_online)
     }
 
     /// Disconnects replicas that have been silent for too long.

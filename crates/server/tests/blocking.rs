@@ -3,7 +3,9 @@
 mod common;
 
 use common::{Raw, Server, for_workers, wait_until};
+use kvick_testing::WAIT_LIMIT;
 use redis::{Connection, cmd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const NIL: &str = "*-1\r\n";
@@ -76,10 +78,23 @@ fn requests_behind_a_blocked_one_are_executed_after_it() {
 fn a_blocking_command_times_out() {
     for_workers(&[], |server| {
         let mut control = server.client();
-        let mut client = server.raw();
-        let began = Instant::now();
-        client.ask(&["BLPOP", "nothing", "0.05"], NIL);
-        assert!(began.elapsed() >= Duration::from_millis(50));
+        let (mut client, mut other) = (server.raw(), server.raw());
+        let ended = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            // Other requests wake the worker at any time.
+            scope.spawn(|| {
+                let began = Instant::now();
+                while !ended.load(Ordering::Relaxed) && began.elapsed() < WAIT_LIMIT {
+                    other.ask(&["PING"], "+PONG\r\n");
+                }
+            });
+            for wait_ms in 1..40 {
+                let began = Instant::now();
+                client.ask(&["BLPOP", "nothing", &format!("0.{wait_ms:03}")], NIL);
+                assert!(began.elapsed() >= Duration::from_millis(wait_ms), "{:?} of {wait_ms} ms", began.elapsed());
+            }
+            ended.store(true, Ordering::Relaxed);
+        });
         client.ask(&["BLMOVE", "nothing", "other", "LEFT", "RIGHT", "0.001"], NIL);
         client.ask(&["BLPOP", "nothing", "-1"], "-ERR timeout is negative\r\n");
         client.ask(&["BLPOP", "nothing", "1e300"], "-ERR timeout is out of range\r\n");

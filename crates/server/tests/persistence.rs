@@ -13,6 +13,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// A directory that outlives servers.
@@ -269,7 +270,9 @@ fn one_background_save_runs_at_a_time_and_can_be_cancelled() {
         let temporary = server.dir().join(format!("temp-bg-{}.rdb", server.pid()));
         wait_until("the file is begun", || temporary.exists());
         let before = info(&mut client);
-        assert_eq!((&*before["current_save_keys_total"], &*before["rdb_current_bgsave_time_sec"]), ("1000", "0"));
+        assert_eq!(before["current_save_keys_total"], "1000");
+        // -1 if none is running.
+        assert!(before["rdb_current_bgsave_time_sec"].parse::<i64>().is_ok_and(|seconds| seconds >= 0));
         ok(&mut client, "SET x y");
         ok(&mut client, "BGSAVE CANCEL");
         wait_for_background_save(&mut client);
@@ -497,12 +500,23 @@ fn commands_wait_for_a_short_load() {
     server.signal(libc::SIGKILL);
     server.end();
     for workers in ["1", "4"] {
-        let server = Server::start_loading(&data_dir.args(&["--key-load-delay", "1500", "--io-threads", workers]));
-        let clients: Vec<_> = (0..5).map(|_| server.client()).collect();
-        for mut client in clients {
-            assert_eq!(cmd("GET").arg("key:7").query::<Option<String>>(&mut client).map(|v| v.is_some()), Ok(true));
-            assert_eq!(cmd("DBSIZE").query::<i64>(&mut client), Ok(30));
-        }
+        // The server lets commands wait for a tenth of a second. On a busy machine the load can take longer.
+        let served = (0..20).any(|_| {
+            let started = Instant::now();
+            let server = Server::start_loading(&data_dir.args(&["--key-load-delay", "1500", "--io-threads", workers]));
+            let clients: Vec<_> = (0..5).map(|_| server.client()).collect();
+            clients.into_iter().all(|mut client| match cmd("GET").arg("key:7").query::<Option<String>>(&mut client) {
+                Err(error) if error.code() == Some("LOADING") && started.elapsed() >= Duration::from_millis(100) => {
+                    false
+                }
+                reply => {
+                    assert_eq!(reply.map(|value| value.is_some()), Ok(true));
+                    assert_eq!(cmd("DBSIZE").query::<i64>(&mut client), Ok(30));
+                    true
+                }
+            })
+        });
+        assert!(served, "every load took longer than commands wait");
     }
 }
 

@@ -59,8 +59,13 @@ pub struct Place {
 impl Place {
     /// The center of the cell that a score represents.
     pub fn of_score(score: f64) -> Place {
-        // Scores that are not geohashes are converted as in Valkey.
-        let bits = if score < 0.0 { score as i64 as u64 } else { score as u64 };
+        // Scores that are not geohashes are converted as in Valkey: what does not fit becomes 0.
+        const TOO_LARGE: f64 = 18_446_744_073_709_551_616.0;
+        let bits = match score {
+            _ if score < 0.0 => score as i64 as u64,
+            _ if score < TOO_LARGE => score as u64,
+            _ => 0,
+        };
         let area = Cell { bits, steps: STEPS_MAX }.area();
         let middle = |part: Degrees, all: Degrees| ((part.min + part.max) / 2.0).min(all.max).max(all.min);
         Place { longitude: middle(area.longitude, LONGITUDES), latitude: middle(area.latitude, LATITUDES) }
@@ -215,6 +220,8 @@ mod tests {
             let place = Place::of_score(score);
             assert!(LONGITUDES.contains(place.longitude) && LATITUDES.contains(place.latitude), "{score}");
         }
+        assert_eq!(Place::of_score(f64::INFINITY), Place::of_score(0.0));
+        assert_eq!(Place::of_score(-1.0), Place { longitude: LONGITUDES.max, latitude: LATITUDES.max });
     }
 
     proptest! {

@@ -148,6 +148,7 @@ impl KeySpec {
     pub(super) fn collect(&self, args: Args<'_>, found: &mut KeyPositions) -> Option<()> {
         let Some(begin) = self.beginning(args)? else { return Some(()) };
         let argc = args.len();
+        let mut flags = self.flags;
         let (first, step, count_end) = match self.find {
             Find::Range { last, step, limit } => {
                 let end = if last >= 0 {
@@ -164,7 +165,13 @@ impl KeySpec {
             }
             Find::KeyNum { num, first, step } => {
                 let word = args.get(begin + num)?;
-                let count = parse_i64(word).unwrap_or_else(|| leading_integer(word));
+                let count = match parse_i64(word) {
+                    Some(count) => count,
+                    None => {
+                        flags = KeyFlags::empty();
+                        leading_integer(word)
+                    }
+                };
                 let count = usize::try_from(count).ok().filter(|count| *count > 0)?;
                 let first = begin + first;
                 (first, step, first.checked_add((count - 1).checked_mul(step)?)?)
@@ -176,7 +183,7 @@ impl KeySpec {
         }
         let mut index = first;
         while index <= count_end {
-            found.push(KeyPosition { index, flags: self.flags });
+            found.push(KeyPosition { index, flags });
             index += step;
         }
         Some(())
@@ -202,7 +209,7 @@ impl KeySpec {
 }
 
 /// The integer at the start of a malformed number, or 0. The command will reply with an error, but its user must have
-/// rights for the keys that Valkey sees.
+/// rights for the keys that Valkey sees: any right, since Valkey does not look for their flags in this case.
 fn leading_integer(word: &[u8]) -> i64 {
     let word = word.trim_ascii_start();
     let digits = word.strip_prefix(b"+").unwrap_or(word).iter().take_while(|byte| byte.is_ascii_digit());

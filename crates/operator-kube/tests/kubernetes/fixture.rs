@@ -50,6 +50,13 @@ impl Operator {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+
+    /// Ends it as a kubelet does. Returns the exit code, if it has ended by itself.
+    pub fn stop(&mut self) -> Option<i32> {
+        // SAFETY: the call has no pointers, and the process has not been waited for.
+        unsafe { libc::kill(self.0.id() as libc::pid_t, libc::SIGTERM) };
+        self.0.wait().expect("a process").code()
+    }
 }
 
 impl Drop for Operator {

@@ -530,7 +530,7 @@ fn elects(fixture: &mut Fixture) {
     let elected = ["--leader-election", "--lease", "2"];
     let mut first = fixture.operator(&elected);
     fixture.wait_for_lines("running the clusters", 1);
-    let second = fixture.operator(&elected);
+    let mut second = fixture.operator(&elected);
     let cluster = fixture.create("elected", |_| ());
     cluster.wait_running(fixture, 1);
     assert_eq!(fixture.lines("running the clusters"), 1, "both act");
@@ -538,7 +538,7 @@ fn elects(fixture: &mut Fixture) {
     fixture.wait_for_lines("running the clusters", 2);
     cluster.set_scale(fixture, 2);
     cluster.wait_running(fixture, 2);
-    drop(second);
+    assert_eq!(second.stop(), Some(0), "it is not killed by the signal");
     fixture.start_operator();
     cluster.delete(fixture);
 }
