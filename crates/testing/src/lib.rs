@@ -39,8 +39,8 @@ pub fn connected_pair() -> (TcpStream, TcpStream) {
 /// A port that was free a moment ago, and is not among those that the system gives to outgoing connections (from 32768
 /// on). The port of its cluster bus, which is 10000 higher, is not among them either.
 ///
-/// The socket that tries the port does not listen: a process that another thread starts meanwhile has a copy of it until
-/// it runs its program, and a copy that listened would keep the port.
+/// The socket that tries the port does not listen: a process that another thread starts meanwhile has a copy of it
+/// until it runs its program, and a copy that listened would keep the port.
 ///
 /// # Panics
 /// If all ports are in use.
