@@ -28,10 +28,14 @@ fn receive(socket: &impl AsFd, into: &mut [u8]) -> io::Result<usize> {
 }
 
 fn receive_scattered(socket: SockRef<'_>, first: &mut [MaybeUninit<u8>], second: &mut [u8]) -> io::Result<usize> {
-    // SAFETY: initialised bytes, and the socket writes nothing else there.
-    let second = unsafe { &mut *(std::ptr::from_mut(second) as *mut [MaybeUninit<u8>]) };
-    let mut slices = [MaybeUninitSlice::new(first), MaybeUninitSlice::new(second)];
+    let mut slices = [MaybeUninitSlice::new(first), MaybeUninitSlice::new(to_be_overwritten(second))];
     Ok(socket.recv_vectored(&mut slices)?.0)
+}
+
+/// The same memory for a system call that writes to it.
+fn to_be_overwritten(bytes: &mut [u8]) -> &mut [MaybeUninit<u8>] {
+    // SAFETY: the bytes are initialised, and a socket writes nothing else there.
+    unsafe { &mut *(std::ptr::from_mut(bytes) as *mut [MaybeUninit<u8>]) }
 }
 
 /// Writes to a socket in the same way. A closed peer causes an error, not a signal.
@@ -99,6 +103,23 @@ impl Socket {
                 Ok(n + behind)
             }
         }
+    }
+
+    /// Reads available bytes into `first`, what follows when that is full into `second`, and then into `third`. Returns
+    /// their number. Over TLS, reads only into `first`.
+    pub fn read_in_three(
+        &mut self,
+        first: &mut [u8],
+        second: &mut [MaybeUninit<u8>],
+        third: &mut [u8],
+    ) -> io::Result<usize> {
+        let (first, third) = (to_be_overwritten(first), to_be_overwritten(third));
+        let socket = match self {
+            Socket::Tcp(stream) => SockRef::from(&*stream),
+            Socket::Unix(stream) => SockRef::from(&*stream),
+            Socket::Tls(stream) => return stream.read_uninitialised(first),
+        };
+        Ok(socket.recv_vectored(&mut [first, second, third].map(MaybeUninitSlice::new))?.0)
     }
 
     /// Writes as many bytes as the socket accepts.

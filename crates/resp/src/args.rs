@@ -128,6 +128,20 @@ impl<'a> Args<'a> {
         if self.big.is_empty() { None } else { self.spans.get(i)?.shared(self.big) }
     }
 
+    /// The number of bytes of the request before its last argument, if only that is large.
+    pub fn bytes_before_large(&self) -> Option<usize> {
+        let (last, others) = self.spans.split_last().filter(|(last, _)| last.len >= SHARED_MIN)?;
+        let first = others.first()?;
+        if last.buffer().is_none() {
+            let start = first.start.checked_sub(header_len(self.len()) + header_len(first.len))?;
+            return last.start.checked_sub(start);
+        }
+        // The parser keeps what precedes a large argument in one buffer.
+        let place = first.buffer()?;
+        let is_kept_together = others.iter().all(|span| span.buffer() == Some(place));
+        if is_kept_together { self.big.get(place).map(|head| head.len()) } else { None }
+    }
+
     /// The request in RESP, if it was received in exactly this form: completely in the input. It then need not be
     /// encoded again.
     #[inline]

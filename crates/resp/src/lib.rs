@@ -12,6 +12,7 @@
 //!
 //! No input is trusted: a stated length alone reserves no memory, and every malformed request is a [`ProtocolError`].
 
+mod apart;
 mod args;
 mod error;
 pub mod format;
@@ -27,6 +28,7 @@ mod repeat;
 mod reply;
 mod shared;
 
+pub use apart::parse_apart;
 pub use args::{Args, OwnedArgs, Span};
 pub use error::ProtocolError;
 pub use inline::{Unbalanced, split_args};

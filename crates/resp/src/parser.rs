@@ -171,6 +171,16 @@ impl Parser {
         }
     }
 
+    /// Takes over a buffer that contains the beginning of the big argument in progress, of which nothing else has
+    /// arrived. The store may keep it, so it should have room for the argument and no more.
+    ///
+    /// # Panics
+    ///
+    /// If part of the argument has arrived otherwise, or the buffer contains more than the argument.
+    pub fn begin_with(&mut self, buffer: Vec<u8>) {
+        self.receiving().expect("a big argument in progress").begin_with(buffer);
+    }
+
     /// Whether a big argument is in progress of which more than the line end is missing.
     #[inline]
     pub fn is_receiving(&self) -> bool {
@@ -261,13 +271,13 @@ pub(crate) fn argument(input: &[u8], at: usize, bulk_len_max: u64) -> Option<(Sp
 }
 
 /// The position returned if there is no valid line.
-const NO_LINE: usize = 0;
+pub(crate) const NO_LINE: usize = 0;
 
 /// Parses the line at `at`, which consists of `kind` and a canonical number below 10^9;
 /// returns the number, and the start of the next line. Numbers of one or two digits are
 /// parsed in one word; longer ones, and those close to the input's end, byte by byte.
 #[inline(always)]
-fn length_line(input: &[u8], at: usize, kind: u8) -> (usize, usize) {
+pub(crate) fn length_line(input: &[u8], at: usize, kind: u8) -> (usize, usize) {
     if let Some(line) = input.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
         let word = u64::from_le_bytes(*line);
         // Extracted from the word, so that there is only one load.

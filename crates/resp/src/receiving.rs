@@ -69,6 +69,13 @@ impl Receiving {
         taken
     }
 
+    /// Takes over a buffer that contains the beginning of the argument.
+    pub(crate) fn begin_with(&mut self, buffer: Vec<u8>) {
+        assert!(self.buffer.is_empty() && buffer.len() <= self.missing(), "only the beginning of an argument");
+        self.needs -= buffer.len();
+        self.buffer = buffer;
+    }
+
     /// Whether the buffer has less room than the argument needs.
     pub(crate) fn must_grow(&self) -> bool {
         self.buffer.capacity() - self.buffer.len() < self.missing()

@@ -281,3 +281,114 @@ fn values_of_all_sizes_arrive_in_any_pieces() {
         }
     });
 }
+
+/// A connection that knows how many bytes it has sent.
+struct Counted {
+    stream: TcpStream,
+    id: String,
+    sent: usize,
+}
+
+impl Counted {
+    fn connect(server: &Server) -> Counted {
+        let mut stream = connect(server);
+        stream.set_nodelay(true).expect("an option");
+        let hello = b"CLIENT ID\r\n";
+        stream.write_all(hello).expect("sent");
+        let mut id = Vec::new();
+        while !id.ends_with(b"\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).expect("a number");
+            id.extend(byte);
+        }
+        let id = String::from_utf8(id).expect("a number").trim_matches([':', '\r', '\n']).to_string();
+        Counted { stream, id, sent: hello.len() }
+    }
+
+    /// Sends bytes, and waits until the server has read them.
+    fn send(&mut self, bytes: &[u8], monitor: &mut Connection) {
+        self.stream.write_all(bytes).expect("sent");
+        self.sent += bytes.len();
+        let received = format!(" tot-net-in={} ", self.sent);
+        wait_until("the bytes are read", || {
+            let list = cmd("CLIENT").arg(&["LIST", "ID", &self.id]).query::<String>(monitor).expect("a list");
+            list.contains(&received)
+        });
+    }
+
+    fn ask(&mut self, bytes: &[u8], expected: &[u8]) {
+        self.stream.write_all(bytes).expect("sent");
+        self.sent += bytes.len();
+        expect(&mut self.stream, expected);
+    }
+}
+
+/// What is sent and its reply, and the values of `key` and `longer-key` afterwards.
+struct Case<'a> {
+    sent: Vec<u8>,
+    reply: Vec<u8>,
+    key: &'a [u8],
+    longer_key: &'a [u8],
+}
+
+#[test]
+fn requests_like_and_unlike_the_ones_before_are_read_alike() {
+    for_workers(&[], |server| {
+        let mut monitor = server.client();
+        for len in [16 * KB, 40_000, 64 * KB] {
+            let [usual, next, longer, shorter] =
+                [(0, 1), (0, 2), (1, 3), (-1, 4)].map(|(more, seed)| value(len.strict_add_signed(more), seed));
+            let set = |key: &str, value: &[u8]| request(&[b"SET", key.as_bytes(), value]);
+            let bulks = |values: &[&[u8]]| values.iter().flat_map(|value| bulk(value)).collect::<Vec<_>>();
+            let head = set("key", &usual).len() - len - 2;
+            let text = value(KB, 9);
+            let (echo, echoed) = (request(&[b"ECHO", &text]), bulk(&text));
+            let ok = b"+OK\r\n".to_vec();
+            let stored = |sent, key| Case { sent, reply: ok.clone(), key, longer_key: b"" };
+            let cases = [
+                stored(set("key", &next), &next),
+                stored(set("key", &longer), &longer),
+                stored(set("key", &shorter), &shorter),
+                stored(request(&[b"MSET", b"a", &usual, b"b", &next]), &usual),
+                Case { longer_key: &next, ..stored(set("longer-key", &next), &usual) },
+                Case {
+                    reply: [&ok[..], &echoed.repeat(3)].concat(),
+                    ..stored([set("key", &next), echo.repeat(3)].concat(), &next)
+                },
+                Case { reply: echoed.repeat(70), ..stored(echo.repeat(70), &usual) },
+                Case {
+                    reply: [&echoed[..], &ok].concat(),
+                    longer_key: &next,
+                    ..stored([&echo[..], &set("longer-key", &next)].concat(), &usual)
+                },
+                Case { reply: bulk(&usual), ..stored(request(&[b"SET", b"key", &next, b"GET"]), &next) },
+            ];
+            for (number, Case { sent, reply, key, longer_key }) in cases.iter().enumerate() {
+                let ends = [head + len, head + len + 1, head + len + 2, head + len + 40];
+                for split in [0, 1, head - 1, head, head + 1, head + 5_000, head + len - 1].into_iter().chain(ends) {
+                    let mut client = Counted::connect(server);
+                    cmd("DEL").arg("longer-key").exec(&mut monitor).expect("deleted");
+                    // After two equal ones the server expects a third.
+                    client.ask(&set("key", &usual), b"+OK\r\n");
+                    client.ask(&set("key", &usual), b"+OK\r\n");
+                    let (first, second) = sent.split_at(split.min(sent.len()));
+                    client.send(first, &mut monitor);
+                    client.ask(second, reply);
+                    client.ask(&set("last", &usual), b"+OK\r\n");
+                    let mget = request(&[b"MGET", b"key", b"last"]);
+                    let found = [&b"*2\r\n"[..], &bulks(&[key, &usual])].concat();
+                    println!("{len} bytes, case {number}, split at {split}");
+                    client.ask(&mget, &found);
+                    let found = if longer_key.is_empty() { b"$-1\r\n".to_vec() } else { bulk(longer_key) };
+                    client.ask(&request(&[b"GET", b"longer-key"]), &found);
+                }
+            }
+            let mut client = Counted::connect(server);
+            client.ask(&set("key", &usual), b"+OK\r\n");
+            client.ask(&set("key", &usual), b"+OK\r\n");
+            let mut malformed = set("key", &next);
+            malformed.truncate(head + len);
+            client.ask(&[&malformed[..], b"xx"].concat(), b"-ERR Protocol error: ");
+        }
+    });
+}

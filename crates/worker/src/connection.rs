@@ -44,7 +44,11 @@ pub struct Connection {
     /// The worker's count of writes when this connection last received a message.
     pub reached_in: u64,
     /// Index of the run that it then received.
-    pub last_run: usize,
+    pub last_run: u32,
+    /// The length of the large argument that ended its last request that had one, and the number of bytes before it.
+    /// See [`super::large_arguments`].
+    pub large_len: u32,
+    pub large_head: u8,
     /// Number up to which it has received messages.
     pub heard_to: u64,
     /// True while its client or its input is moved out: it is neither read nor closed.
@@ -57,7 +61,7 @@ pub struct Connection {
     pub stopped: bool,
     /// True while `pending` holds complete requests.
     pub unparsed: bool,
-    /// True if the input last read ended within a large argument.
+    /// True if the input last read ended within a large argument, or had one of the expected form.
     pub sends_big: bool,
     /// True after the poll reported that the peer sends no more, which it reports only once.
     pub read_closed: bool,
@@ -103,6 +107,8 @@ impl Connection {
             above_soft_since: None,
             reached_in: u64::MAX,
             last_run: 0,
+            large_len: 0,
+            large_head: 0,
             heard_to: 0,
             away: false,
             queued: false,

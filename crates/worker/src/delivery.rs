@@ -287,14 +287,14 @@ impl Worker {
         if connection.reached_in != self.writes {
             connection.reached_in = self.writes;
             self.reached += 1;
-        } else if let Some(last) = self.runs.get_mut(connection.last_run)
+        } else if let Some(last) = self.runs.get_mut(connection.last_run as usize)
             && (last.token, last.end) == (token, start)
         {
             // Messages of a wave to the same connections are adjacent.
             last.end = end;
             return;
         }
-        connection.last_run = self.runs.len();
+        connection.last_run = self.runs.len() as u32;
         self.runs.push(Run { token, start, end });
     }
 

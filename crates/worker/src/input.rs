@@ -16,7 +16,7 @@ use kvick_engine::services::Services;
 use kvick_engine::session::Fate;
 use kvick_net::socket::Socket;
 use kvick_resp::format::parse_i64;
-use kvick_resp::{Args, Limits, OwnedArgs, Parsed, Repeat};
+use kvick_resp::{Args, BIG_ARG, Limits, OwnedArgs, Parsed, Repeat, SharedBytes};
 use kvick_runtime::time_slice::Turns;
 use kvick_store::global_lock::Exclusive;
 use smallvec::SmallVec;
@@ -129,7 +129,11 @@ impl Worker {
         let read = if connection.parser.is_receiving() {
             self.read_big(token, &limits)
         } else if connection.pending.len() <= READ {
-            match self.read_shared(token, &limits) {
+            let read = match self.expected_form(token, &limits) {
+                Some(form) => self.read_expected(token, form, &limits),
+                None => self.read_shared(token, &limits),
+            };
+            match read {
                 Read::More(n) if self.connections[token].sends_big => self.read_behind(n, token, &limits),
                 read => read,
             }
@@ -222,7 +226,29 @@ impl Worker {
         connection.unparsed = parsed.more;
         connection.sends_big = parsed.big || self.batch.big.len() > big;
         self.shared_used = end;
+        if parsed.requests && (end - start >= BIG_ARG || self.batch.big.len() > big) {
+            self.note_form(token);
+        }
         parsed.more
+    }
+
+    /// Adds a request whose last argument was received apart from what precedes it, which is in the shared buffer.
+    /// `first_span` is where its spans begin.
+    pub(super) fn add_apart(
+        &mut self,
+        token: usize,
+        (start, end): (usize, usize),
+        first_span: usize,
+        value: Vec<u8>,
+        limits: &Limits,
+    ) {
+        self.batch.big.push(SharedBytes::new(value));
+        let connection = &mut self.connections[token];
+        let exclusive = self.engine.exclusive.as_ref();
+        let (server, batch, template) = (self.server, &mut self.batch, &mut self.template);
+        let mut parse = Parse { server, template, exclusive, batch, connection, token, limits };
+        parse.add(Source::Shared(start, end), &self.shared[start..end], first_span, &mut Last::default());
+        self.shared_used = end;
     }
 
     /// Appends to the buffered beginning of a long request.

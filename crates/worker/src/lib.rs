@@ -105,6 +105,8 @@ pub struct Worker {
     /// Input of the current batch.
     shared: Vec<u8>,
     shared_used: usize,
+    /// For the next large argument that is expected.
+    spare_value: Vec<u8>,
     /// Sends pages of large strings.
     pages: PagePipe,
     /// Replies of the current batch, and the runs that assign them to connections.
@@ -182,6 +184,7 @@ impl Worker {
             shared: vec![0; input::SHARED],
             pages: PagePipe::open(),
             shared_used: 0,
+            spare_value: Vec::new(),
             replies: ReplyBuffer::with_capacity(kvick_engine::evicting::REPLIES_MIN),
             replies_apart: ReplyBuffer::with_capacity(kvick_engine::evicting::REPLIES_MIN),
             nobody: Identity::nobody(),
