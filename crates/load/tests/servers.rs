@@ -2,13 +2,14 @@
 
 mod common;
 
-use common::{Server, check_sums};
+use common::{check_sums, start};
 use kvick_load::client::Client;
 use kvick_load::config::{Config, Tls};
 use kvick_load::reply::Value;
 use kvick_load::result::RunResult;
 use kvick_load::run::{Share, Silent, run};
 use kvick_load::transport::TlsSettings;
+use kvick_testing::servers::Server;
 use kvick_testing::{Deadline, free_port};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use std::path::PathBuf;
@@ -116,9 +117,9 @@ fn wait_for_keys(replica: &str, change: impl Fn(&mut Config)) {
 
 #[test]
 fn writes_go_to_the_primary_and_reads_to_the_replicas() {
-    let Some(primary) = Server::start(&[]) else { return };
-    let of = format!("127.0.0.1 {}", primary.port);
-    let replicas: Vec<Server> = (0..2).filter_map(|_| Server::start(&["--replicaof", &of])).collect();
+    let Some(primary) = start(&[]) else { return };
+    let of = format!("127.0.0.1 {}", primary.port());
+    let replicas: Vec<Server> = (0..2).filter_map(|_| start(&["--replicaof", &of])).collect();
     let endpoints: Vec<String> = [&primary].into_iter().chain(&replicas).map(Server::endpoint).collect();
     // The keys are written by a run of its own, so that the replicas have them when the other begins.
     check_success(&load(&endpoints[..1], |_| {}).expect("a run"));
@@ -148,7 +149,7 @@ fn writes_go_to_the_primary_and_reads_to_the_replicas() {
 fn a_unix_socket_is_an_endpoint_with_a_password_as_well() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("socket").display().to_string();
-    let Some(server) = Server::start(&["--unixsocket", &path, "--requirepass", "secret word"]) else { return };
+    let Some(server) = start(&["--unixsocket", &path, "--requirepass", "secret word"]) else { return };
     let endpoint = [format!("unix://{path}")];
     let refused = load(&endpoint, |_| {}).expect_err("no password");
     assert!(refused.contains("NOAUTH"), "{refused}");
@@ -168,7 +169,7 @@ fn a_unix_socket_is_an_endpoint_with_a_password_as_well() {
 #[test]
 fn a_user_of_the_access_list_is_limited_to_its_rights() {
     let user = ["--user", "loader", "on", ">pass", "~key:*", "+@all", "--user", "reader", "on", ">read", "~*", "+get"];
-    let Some(server) = Server::start(&user) else { return };
+    let Some(server) = start(&user) else { return };
     let endpoint = [server.endpoint()];
     for resp in [2, 3] {
         let as_user = |name: &'static str, password: &'static str| {
@@ -204,10 +205,10 @@ fn tls_goes_together_with_users_and_replicas() {
         let port = free_port();
         let tls = certificates.server_arguments(port);
         let arguments: Vec<&str> = tls.iter().map(String::as_str).chain(auth).chain(more.iter().copied()).collect();
-        Some((Server::start(&arguments)?, format!("127.0.0.1:{port}")))
+        Some((start(&arguments)?, format!("127.0.0.1:{port}")))
     };
     let Some((primary, primary_tls)) = start(&[]) else { return };
-    let of = format!("127.0.0.1 {}", primary.port);
+    let of = format!("127.0.0.1 {}", primary.port());
     let Some((_replica, replica_tls)) = start(&["--replicaof", &of]) else { return };
     let with_password = |config: &mut Config| {
         config.tls = Some(certificates.client_settings());
@@ -251,7 +252,7 @@ fn large_values_pass_through_tls() {
     let port = free_port();
     let arguments = certificates.server_arguments(port);
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let Some(_server) = Server::start(&arguments) else { return };
+    let Some(_server) = start(&arguments) else { return };
     let result = load(&[format!("127.0.0.1:{port}")], |config| {
         config.tls = Some(certificates.client_settings());
         config.workload.keyspace[0].vlen = kvick_load::config::ValueLength::Fixed(300_000);

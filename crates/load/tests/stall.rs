@@ -2,8 +2,9 @@
 
 mod common;
 
-use common::{AtInterval, Server, run_with};
+use common::{AtInterval, run_with, start};
 use kvick_load::result::Measured;
+use kvick_testing::servers::Server;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -18,7 +19,7 @@ fn stall(server: &Server) {
 
 #[test]
 fn a_stall_of_the_server_is_in_the_response_time() {
-    let Some(server) = Server::start(&[]) else { return };
+    let Some(server) = start(&[]) else { return };
     let text = "[general]\nduration = 3\n[client]\npoolsize = 10\n[workload.ratelimit]\nstart = 2000\n\
                 [[workload.keyspace]]\ncommands = [{ verb = 'set' }]";
     let mut observer = AtInterval(|interval| {
@@ -26,7 +27,7 @@ fn a_stall_of_the_server_is_in_the_response_time() {
             stall(&server);
         }
     });
-    let result = run_with(server.port, text, &mut observer);
+    let result = run_with(server.port(), text, &mut observer);
     assert_eq!(result.counters.answered, result.counters.scheduled);
     // The arrivals of 200 ms, 400 of 6,000, waited: the slowest 60 of them for nearly all of it.
     let (response, service) = (&result.response.summary, &result.service.summary);
@@ -54,7 +55,7 @@ fn print_valkey_benchmark(server: &Server) {
         return;
     };
     let mut command = Command::new(program);
-    let port = server.port.to_string();
+    let port = server.port().to_string();
     command.args(["-p", &port, "-c", "10", "-n", "60000", "--rps", "20000", "-t", "set"]);
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
     let child = child.expect("valkey-benchmark");

@@ -111,6 +111,15 @@ impl Server {
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }
+
+    /// Sends the process a signal.
+    ///
+    /// # Panics
+    /// If it has ended.
+    pub fn signal(&self, number: i32) {
+        // SAFETY: the process is a child that was not waited for, so the number is still its own.
+        assert_eq!(unsafe { libc::kill(self.process.child.id() as i32, number) }, 0);
+    }
 }
 
 /// A server of object storage that speaks the protocol of Amazon S3, with an empty bucket: versitygw, which keeps

@@ -7,22 +7,14 @@ use kvick_load::metrics::Interval;
 use kvick_load::reply::{Reader, Value};
 use kvick_load::result::RunResult;
 use kvick_load::run::{Observer, Share, run};
-use kvick_testing::{Deadline, free_port, programs};
+use kvick_testing::programs;
+use kvick_testing::servers::Server;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
-use tempfile::TempDir;
-
-/// A server process.
-pub struct Server {
-    child: Child,
-    pub dir: TempDir,
-    pub port: u16,
-}
 
 /// A server program: `KVICK_TEST_SERVER`, the one that the workspace builds, or Valkey's.
 fn program() -> Option<PathBuf> {
@@ -32,46 +24,9 @@ fn program() -> Option<PathBuf> {
     found.or_else(|| programs::valkey_server((7, 0)))
 }
 
-impl Server {
-    /// Starts a server; `None`, with a message, if there is no program.
-    pub fn start(args: &[&str]) -> Option<Server> {
-        let program = program()?;
-        let dir = tempfile::tempdir().expect("a directory");
-        let port = free_port();
-        let child = Command::new(&program)
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--dir"])
-            .arg(dir.path())
-            .args(args)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("a server");
-        let deadline = Deadline::of("the server accepts connections");
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            deadline.check();
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        Some(Server { child, dir, port })
-    }
-
-    /// Where it listens, without TLS.
-    pub fn endpoint(&self) -> String {
-        format!("127.0.0.1:{}", self.port)
-    }
-
-    pub fn signal(&self, number: i32) {
-        // SAFETY: the process is a child that was not waited for, so the number is still its own.
-        assert_eq!(unsafe { libc::kill(self.child.id() as i32, number) }, 0);
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Starts a server; `None`, with a message, if there is no program.
+pub fn start(options: &[&str]) -> Option<Server> {
+    Some(Server::start(&program()?, &[&["--bind", "127.0.0.1"], options].concat()))
 }
 
 /// What a scripted server does with a request.
