@@ -1,7 +1,10 @@
-//! Sets of slots: bitmaps of 2,048 bytes, as they are on the bus.
+//! Sets of slots: bitmaps, as they are on the bus.
 //!
 //! Slot `n` is bit `n % 8`, counted from the lowest, of byte `n / 8`. Comparing, counting and searching go by words
 //! of 64 slots. [`SlotsRef`] borrows a set from a received message; [`Slots`] owns one.
+//!
+//! A set keeps only a part of its bitmap, outside of which it has no slots. A primary of a large cluster owns a few
+//! adjacent slots: they take some bytes, of the 2,048 that the whole bitmap has.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -15,19 +18,29 @@ pub const SLOTS_BYTES: usize = SLOT_COUNT as usize / 8;
 /// Slots per word.
 const WORD: u16 = 64;
 
+/// Bytes of a word.
+const WORD_BYTES: usize = WORD as usize / 8;
+
+/// Zeros to compare with and to write.
+static NO_SLOTS: [u8; SLOTS_BYTES] = [0; SLOTS_BYTES];
+
 /// A borrowed set of slots.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct SlotsRef<'a>(&'a [u8; SLOTS_BYTES]);
+#[derive(Clone, Copy)]
+pub struct SlotsRef<'a> {
+    /// Index of the first word.
+    first: u16,
+    /// Whole words.
+    bytes: &'a [u8],
+}
 
-/// A set of slots. The empty set takes no memory of its own: replicas, which are most nodes of a cluster, own none.
+/// A set of slots.
 #[derive(Clone)]
-pub struct Slots(Option<Box<Bitmap>>);
-
-/// A bit for each slot.
-type Bitmap = [u8; SLOTS_BYTES];
-
-/// The bitmap of the empty set.
-static NO_SLOTS: Bitmap = [0; SLOTS_BYTES];
+pub struct Slots {
+    /// Index of the first word.
+    first: u16,
+    /// Whole words. `None` for the empty set: replicas, which are most nodes of a cluster, own no slots.
+    bytes: Option<Box<[u8]>>,
+}
 
 /// The slots of a set as ranges: ascending, disjoint, with a gap between each two. See [`SlotsRef::ranges`].
 #[derive(Clone, Debug)]
@@ -39,22 +52,26 @@ pub struct SlotRanges<'a> {
 impl<'a> SlotsRef<'a> {
     /// The set that a bitmap represents.
     pub fn new(bitmap: &'a [u8; SLOTS_BYTES]) -> SlotsRef<'a> {
-        SlotsRef(bitmap)
+        SlotsRef { first: 0, bytes: bitmap }
     }
 
-    /// The bitmap.
-    pub fn as_bytes(self) -> &'a [u8; SLOTS_BYTES] {
-        self.0
+    /// Appends the whole bitmap.
+    pub fn write(self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&NO_SLOTS[..self.start()]);
+        out.extend_from_slice(self.bytes);
+        out.extend_from_slice(&NO_SLOTS[self.end()..]);
     }
 
     /// A copy.
     pub fn to_slots(self) -> Slots {
-        if self.is_empty() { Slots::EMPTY } else { Slots(Some(Box::new(*self.0))) }
+        let part = self.trimmed();
+        if part.bytes.is_empty() { Slots::EMPTY } else { Slots { first: part.first, bytes: Some(part.bytes.into()) } }
     }
 
     /// Whether the slot is in the set. False for numbers from [`SLOT_COUNT`] on.
     pub fn contains(self, slot: u16) -> bool {
-        self.0.get(usize::from(slot / 8)).is_some_and(|byte| byte >> (slot % 8) & 1 == 1)
+        let byte = usize::from(slot / 8).checked_sub(self.start()).and_then(|index| self.bytes.get(index));
+        byte.is_some_and(|byte| byte >> (slot % 8) & 1 == 1)
     }
 
     /// Number of slots in the set.
@@ -64,12 +81,14 @@ impl<'a> SlotsRef<'a> {
 
     /// Whether the set has no slots.
     pub fn is_empty(self) -> bool {
-        self.words().all(|word| word == 0)
+        is_zero(self.bytes)
     }
 
     /// Whether a slot is in both sets.
     pub fn intersects(self, other: SlotsRef<'_>) -> bool {
-        self.words().zip(other.words()).any(|(word, other)| word & other != 0)
+        let ([_, ours, _], [_, theirs, _]) = self.split_at_common(other);
+        let pairs = ours.as_chunks().0.iter().zip(theirs.as_chunks().0);
+        pairs.into_iter().any(|(ours, theirs)| u64::from_ne_bytes(*ours) & u64::from_ne_bytes(*theirs) != 0)
     }
 
     /// The slots, ascending.
@@ -82,22 +101,25 @@ impl<'a> SlotsRef<'a> {
         SlotRanges { slots: self, next: 0 }
     }
 
-    /// Words of 64 slots, the lowest slot in the lowest bit.
-    fn words(self) -> impl Iterator<Item = u64> + 'a {
-        self.0.as_chunks().0.iter().map(|chunk| u64::from_le_bytes(*chunk))
+    /// The words that are kept, the lowest slot in the lowest bit.
+    fn words(self) -> impl DoubleEndedIterator<Item = u64> + ExactSizeIterator + 'a {
+        self.bytes.as_chunks().0.iter().map(|chunk| u64::from_le_bytes(*chunk))
     }
 
     /// The word with this index; 0 behind the last.
     pub(crate) fn word(self, index: u16) -> u64 {
-        self.0.as_chunks().0.get(usize::from(index)).map_or(0, |chunk| u64::from_le_bytes(*chunk))
+        let chunk = index.checked_sub(self.first).and_then(|index| self.bytes.as_chunks().0.get(usize::from(index)));
+        chunk.map_or(0, |chunk| u64::from_le_bytes(*chunk))
     }
 
     /// The first slot from `from` on that is in the set, or not in it if `inverted`. [`SLOT_COUNT`] if there is none.
     fn find(self, from: u16, inverted: bool) -> u16 {
         let mask = if inverted { u64::MAX } else { 0 };
+        let from = if inverted { from } else { from.max(self.first * WORD) };
+        let end = if inverted { SLOT_COUNT / WORD } else { (self.end() / WORD_BYTES) as u16 };
         let mut index = from / WORD;
         let mut word = (self.word(index) ^ mask) & (u64::MAX << (from % WORD));
-        while index < SLOT_COUNT / WORD {
+        while index < end {
             if word != 0 {
                 return index * WORD + word.trailing_zeros() as u16;
             }
@@ -106,7 +128,52 @@ impl<'a> SlotsRef<'a> {
         }
         SLOT_COUNT
     }
+
+    /// The byte of the bitmap with which `bytes` begins.
+    fn start(self) -> usize {
+        usize::from(self.first) * WORD_BYTES
+    }
+
+    /// The byte of the bitmap behind `bytes`.
+    fn end(self) -> usize {
+        self.start() + self.bytes.len()
+    }
+
+    /// The set without zeros at both ends.
+    fn trimmed(self) -> SlotsRef<'a> {
+        let Some(first) = self.words().position(|word| word != 0) else { return SlotsRef { first: 0, bytes: &[] } };
+        let last = self.words().rposition(|word| word != 0).unwrap_or(first);
+        SlotsRef { first: self.first + first as u16, bytes: &self.bytes[first * WORD_BYTES..(last + 1) * WORD_BYTES] }
+    }
+
+    /// Of both sets, what they keep before, in and behind the part of the bitmap that both keep.
+    fn split_at_common<'b>(self, other: SlotsRef<'b>) -> ([&'a [u8]; 3], [&'b [u8]; 3]) {
+        let start = self.start().max(other.start());
+        let end = self.end().min(other.end()).max(start);
+        (self.split(start, end), other.split(start, end))
+    }
+
+    /// What is kept before, in and behind a part of the bitmap.
+    fn split(self, start: usize, end: usize) -> [&'a [u8]; 3] {
+        let place = |byte: usize| byte.clamp(self.start(), self.end()) - self.start();
+        let (start, end) = (place(start), place(end));
+        [&self.bytes[..start], &self.bytes[start..end], &self.bytes[end..]]
+    }
 }
+
+/// Whether all of at most [`SLOTS_BYTES`] bytes are zeros.
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.is_empty() || *bytes == NO_SLOTS[..bytes.len()]
+}
+
+impl PartialEq for SlotsRef<'_> {
+    fn eq(&self, other: &SlotsRef<'_>) -> bool {
+        let ([before, common, behind], [others_before, others_common, others_behind]) = self.split_at_common(*other);
+        common == others_common && [before, behind, others_before, others_behind].into_iter().all(is_zero)
+    }
+}
+
+impl Eq for SlotsRef<'_> {}
 
 impl Iterator for SlotRanges<'_> {
     type Item = RangeInclusive<u16>;
@@ -124,42 +191,56 @@ impl Iterator for SlotRanges<'_> {
 
 impl Slots {
     /// The set without slots.
-    pub const EMPTY: Slots = Slots(None);
+    pub const EMPTY: Slots = Slots { first: 0, bytes: None };
 
     /// The set with all slots.
     pub fn all() -> Slots {
-        Slots(Some(Box::new([0xff; SLOTS_BYTES])))
+        Slots { first: 0, bytes: Some(Box::new([0xff; SLOTS_BYTES])) }
     }
 
     /// The set, borrowed.
     pub fn view(&self) -> SlotsRef<'_> {
-        SlotsRef(self.0.as_deref().unwrap_or(&NO_SLOTS))
+        SlotsRef { first: self.first, bytes: self.bytes.as_deref().unwrap_or_default() }
     }
 
     /// Adds a slot. Returns whether the set lacked it. Numbers from [`SLOT_COUNT`] on are ignored.
     pub fn insert(&mut self, slot: u16) -> bool {
-        self.set(slot, true)
+        if slot >= SLOT_COUNT {
+            return false;
+        }
+        let first = slot / WORD;
+        let byte = &mut self.cover(first, first + 1)[usize::from(slot % WORD / 8)];
+        let before = std::mem::replace(byte, *byte | 1 << (slot % 8));
+        before != *byte
     }
 
     /// Removes a slot. Returns whether the set had it.
     pub fn remove(&mut self, slot: u16) -> bool {
-        self.set(slot, false)
+        if !self.contains(slot) {
+            return false;
+        }
+        let first = slot / WORD;
+        self.cover(first, first + 1)[usize::from(slot % WORD / 8)] &= !(1 << (slot % 8));
+        self.drop_if_empty();
+        true
     }
 
     /// Adds all slots of another set.
     pub fn insert_all(&mut self, other: SlotsRef<'_>) {
-        match &mut self.0 {
-            Some(bitmap) => bitmap.iter_mut().zip(other.0).for_each(|(byte, other)| *byte |= other),
-            None => *self = other.to_slots(),
+        let other = other.trimmed();
+        if !other.bytes.is_empty() {
+            let ours = self.cover(other.first, (other.end() / WORD_BYTES) as u16);
+            ours.iter_mut().zip(other.bytes).for_each(|(byte, other)| *byte |= other);
         }
     }
 
     /// Removes all slots of another set.
     pub fn remove_all(&mut self, other: SlotsRef<'_>) {
-        let Some(bitmap) = &mut self.0 else { return };
-        bitmap.iter_mut().zip(other.0).for_each(|(byte, other)| *byte &= !other);
-        if self.is_empty() {
-            self.0 = None;
+        let ([before, common, _], [_, theirs, _]) = self.view().split_at_common(other);
+        let range = before.len()..before.len() + common.len();
+        if let Some(bytes) = &mut self.bytes {
+            bytes[range].iter_mut().zip(theirs).for_each(|(byte, other)| *byte &= !other);
+            self.drop_if_empty();
         }
     }
 
@@ -175,7 +256,7 @@ impl Slots {
 
     /// See [`SlotsRef::is_empty`].
     pub fn is_empty(&self) -> bool {
-        self.view().is_empty()
+        self.bytes.is_none()
     }
 
     /// See [`SlotsRef::iter`].
@@ -188,16 +269,30 @@ impl Slots {
         self.view().ranges()
     }
 
-    /// Adds or removes a slot. Returns whether that changed the set.
-    fn set(&mut self, slot: u16, member: bool) -> bool {
-        if slot >= SLOT_COUNT || (self.0.is_none() && !member) {
-            return false;
+    /// The words from `first` on, up to `end`. Extends what is kept if it lacks some of them.
+    fn cover(&mut self, first: u16, end: u16) -> &mut [u8] {
+        let place = |word: u16, start: u16| usize::from(word - start) * WORD_BYTES;
+        let kept = self.view();
+        let kept_end = (kept.end() / WORD_BYTES) as u16;
+        let is_covered = !kept.bytes.is_empty() && first >= kept.first && end <= kept_end;
+        if !is_covered {
+            let (new_first, new_end) =
+                if kept.bytes.is_empty() { (first, end) } else { (first.min(kept.first), end.max(kept_end)) };
+            let mut bytes = vec![0; place(new_end, new_first)];
+            if !kept.bytes.is_empty() {
+                bytes[place(kept.first, new_first)..][..kept.bytes.len()].copy_from_slice(kept.bytes);
+            }
+            *self = Slots { first: new_first, bytes: Some(bytes.into()) };
         }
-        let byte = &mut self.0.get_or_insert_with(|| Box::new(NO_SLOTS))[usize::from(slot / 8)];
-        let bit = 1 << (slot % 8);
-        let before = *byte;
-        *byte = if member { before | bit } else { before & !bit };
-        *byte != before
+        let start = self.first;
+        &mut self.bytes.as_deref_mut().unwrap_or_default()[place(first, start)..place(end, start)]
+    }
+
+    /// Frees the memory of a set without slots.
+    fn drop_if_empty(&mut self) {
+        if self.view().is_empty() {
+            *self = Slots::EMPTY;
+        }
     }
 }
 
@@ -246,7 +341,9 @@ mod tests {
     #[test]
     fn bits_are_where_the_bus_has_them() {
         let slots = Slots::from_iter([0, 9, SLOT_COUNT - 1]);
-        let bytes = slots.view().as_bytes();
+        let mut bytes = Vec::new();
+        slots.view().write(&mut bytes);
+        assert_eq!(bytes.len(), SLOTS_BYTES);
         assert_eq!((bytes[0], bytes[1], bytes[SLOTS_BYTES - 1]), (1, 2, 0x80));
     }
 
@@ -287,7 +384,15 @@ mod tests {
             prop_assert_eq!(slots.is_empty(), model.is_empty());
             let ranges: Vec<_> = slots.ranges().collect();
             prop_assert!(ranges.windows(2).all(|pair| pair[0].end() + 1 < *pair[1].start()));
+            let mut bitmap = Vec::new();
+            slots.view().write(&mut bitmap);
+            let whole = SlotsRef::new(bitmap.as_slice().try_into().expect("all slots"));
+            prop_assert_eq!(whole, slots.view());
+            prop_assert_eq!(&whole.to_slots(), &slots);
+            prop_assert!(whole.ranges().eq(slots.ranges()));
             let other = Slots::from_iter(others.iter().copied());
+            let both = others.iter().filter(|slot| model.contains(slot)).count();
+            prop_assert_eq!(slots == other, both == model.len() && both == other.len());
             prop_assert_eq!(slots.view().intersects(other.view()), others.iter().any(|slot| model.contains(slot)));
             let mut union = slots.clone();
             union.insert_all(other.view());

@@ -202,7 +202,7 @@ impl<'a> Update<'a> {
     fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.config_epoch.to_be_bytes());
         out.extend_from_slice(self.node.as_bytes());
-        out.extend_from_slice(self.slots.as_bytes());
+        self.slots.write(out);
     }
 }
 

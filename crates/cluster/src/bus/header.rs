@@ -173,7 +173,7 @@ impl<'a> Header<'a> {
             out.extend_from_slice(&number.to_be_bytes());
         }
         out.extend_from_slice(self.sender.as_bytes());
-        out.extend_from_slice(self.slots.as_bytes());
+        self.slots.write(out);
         match &self.primary {
             Some(primary) => out.extend_from_slice(primary.as_bytes()),
             None => write_zeros(out, NodeId::LEN),

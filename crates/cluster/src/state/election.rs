@@ -199,7 +199,7 @@ impl Cluster {
         let validity_ms = self.settings.node_timeout_ms.saturating_mul(self.settings.replica_validity_factor);
         let shard_id = self.me().shard_id;
         let competes = |node: &super::Node| {
-            let is_recent = super::facts::elapsed(now_ms, node.failed_since) <= validity_ms;
+            let is_recent = super::facts::elapsed(now_ms, node.failed_since.get()) <= validity_ms;
             node.is_failed()
                 && node.votes()
                 && !node.replicas.is_empty()

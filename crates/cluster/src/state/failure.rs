@@ -63,7 +63,7 @@ impl Cluster {
         self.nodes.set_suspected(key, false);
         let node = &mut self.nodes[key];
         node.flags |= NodeFlags::FAIL;
-        node.failed_since = Some(facts.ms());
+        node.failed_since = Some(facts.ms()).into();
         if self.me().is_replica() && self.me().replica_of == Some(key) {
             // Siblings learn from this flag that the offset of this node is final.
             self.nodes[self.myself].flags |= NodeFlags::PRIMARY_FAILED;
@@ -93,7 +93,7 @@ impl Cluster {
         if !node.votes() {
             let role = if node.is_replica() { "replica" } else { "primary without slots" };
             log!(self, Notice, "Clear FAIL state for node {}: {role} is reachable again.", self.label(key));
-        } else if elapsed(facts.ms(), node.failed_since) > undo_ms {
+        } else if elapsed(facts.ms(), node.failed_since.get()) > undo_ms {
             log!(
                 self,
                 Notice,

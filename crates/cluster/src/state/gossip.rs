@@ -1,6 +1,6 @@
 //! Gossip entries and extensions: what nodes say about others and about themselves in PING, PONG and MEET.
 
-use super::node::Node;
+use super::node::{Announced, Node};
 use super::pulse::{Pulse, Telling};
 use super::send::is_sendable;
 use super::settle::Todo;
@@ -48,28 +48,29 @@ impl Cluster {
     /// What this node says about itself beyond the header.
     pub(super) fn extensions(&self, now_ms: u64) -> Vec<Extension<'_>> {
         let me = self.me();
+        let announced = me.announced();
         let value = |text: &'_ str| !text.is_empty() && field::is_value(text);
         let mut extensions = Vec::new();
-        if !me.hostname.is_empty() && field::is_host(&me.hostname) {
-            extensions.push(Extension::Hostname(&me.hostname));
+        if !announced.hostname.is_empty() && field::is_host(&announced.hostname) {
+            extensions.push(Extension::Hostname(&announced.hostname));
         }
-        if value(&me.human_name) {
-            extensions.push(Extension::HumanNodeName(&me.human_name));
+        if value(&announced.human_name) {
+            extensions.push(Extension::HumanNodeName(&announced.human_name));
         }
-        if value(&me.client_ipv4) {
-            extensions.push(Extension::ClientIpv4(&me.client_ipv4));
+        if value(&announced.client_ipv4) {
+            extensions.push(Extension::ClientIpv4(&announced.client_ipv4));
         }
-        if value(&me.client_ipv6) {
-            extensions.push(Extension::ClientIpv6(&me.client_ipv6));
+        if value(&announced.client_ipv6) {
+            extensions.push(Extension::ClientIpv6(&announced.client_ipv6));
         }
-        if me.client_tcp_port != 0 {
-            extensions.push(Extension::ClientPort(me.client_tcp_port));
+        if announced.client_tcp_port != 0 {
+            extensions.push(Extension::ClientPort(announced.client_tcp_port));
         }
-        if me.client_tls_port != 0 {
-            extensions.push(Extension::ClientTlsPort(me.client_tls_port));
+        if announced.client_tls_port != 0 {
+            extensions.push(Extension::ClientTlsPort(announced.client_tls_port));
         }
-        if value(&me.availability_zone) {
-            extensions.push(Extension::AvailabilityZone(&me.availability_zone));
+        if value(&announced.availability_zone) {
+            extensions.push(Extension::AvailabilityZone(&announced.availability_zone));
         }
         for (node, until_ms) in self.blacklist.iter().filter(|(_, until_ms)| **until_ms >= now_ms) {
             extensions.push(Extension::ForgottenNode { node: *node, ttl_seconds: (until_ms - now_ms) / 1000 });
@@ -157,7 +158,7 @@ impl Cluster {
         {
             return;
         }
-        entry.ip.clone_into(&mut node.ip);
+        node.ip = entry.ip.into();
         (node.tcp_port, node.tls_port, node.bus_port) = (tcp, tls, entry.bus_port);
         self.address_changed(key, facts);
     }
@@ -179,7 +180,13 @@ impl Cluster {
     pub(super) fn replicate_from(&mut self, key: NodeKey, full_sync: bool, new_primary: bool) {
         let node = &self.nodes[key];
         let port = if self.settings.tls_replication { node.tls_port } else { node.tcp_port };
-        self.out.push(Action::ReplicateFrom { id: node.id, ip: node.ip.clone(), port, full_sync, new_primary });
+        self.out.push(Action::ReplicateFrom {
+            id: node.id,
+            ip: node.ip.as_ref().to_owned(),
+            port,
+            full_sync,
+            new_primary,
+        });
         self.replicating = true;
     }
 
@@ -193,10 +200,10 @@ impl Cluster {
         let (tcp, tls) = self.client_ports(entry.port, entry.secondary_port);
         let key = self.add_node(entry.node, entry.flags - (NodeFlags::MYSELF | NodeFlags::HANDSHAKE), facts.ms());
         let node = &mut self.nodes[key];
-        entry.ip.clone_into(&mut node.ip);
+        node.ip = entry.ip.into();
         (node.tcp_port, node.tls_port, node.bus_port) = (tcp, tls, entry.bus_port);
         if node.is_failed() {
-            node.failed_since = Some(facts.ms());
+            node.failed_since = Some(facts.ms()).into();
         }
         self.change_topology();
     }
@@ -233,25 +240,23 @@ impl Cluster {
         }
         // Gossip tells nothing of this.
         let node = self.nodes.quiet_mut(sender);
-        let fields = [
-            &mut node.hostname,
-            &mut node.human_name,
-            &mut node.client_ipv4,
-            &mut node.client_ipv6,
-            &mut node.availability_zone,
-        ];
-        let mut changed = false;
-        for (field, text) in fields.into_iter().zip(texts) {
-            if field != text {
-                text.clone_into(field);
-                changed = true;
-            }
-        }
-        for (field, port) in [&mut node.client_tcp_port, &mut node.client_tls_port].into_iter().zip(ports) {
-            changed |= *field != port;
-            *field = port;
-        }
-        if changed {
+        let known = node.announced();
+        let known_texts =
+            [&known.hostname, &known.human_name, &known.client_ipv4, &known.client_ipv6, &known.availability_zone];
+        let says_nothing = texts.iter().all(|text| text.is_empty()) && ports == [0; 2];
+        let is_known = (says_nothing && node.announces_nothing())
+            || (known_texts == texts && [known.client_tcp_port, known.client_tls_port] == ports);
+        if !is_known {
+            let [hostname, human_name, client_ipv4, client_ipv6, availability_zone] = texts;
+            node.set_announced(Announced {
+                hostname: hostname.to_owned(),
+                human_name: human_name.to_owned(),
+                availability_zone: availability_zone.to_owned(),
+                client_ipv4: client_ipv4.to_owned(),
+                client_ipv6: client_ipv6.to_owned(),
+                client_tcp_port: ports[0],
+                client_tls_port: ports[1],
+            });
             self.todo(Todo::SAVE);
         }
         let shard_id = shard_id.unwrap_or_else(|| self.nodes[self.primary_of(sender)].shard_id);

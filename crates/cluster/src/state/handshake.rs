@@ -7,6 +7,7 @@ use super::settle::Todo;
 use super::{Cluster, Facts, LinkId, NodeKey, log};
 use crate::bus::{Header, MessageType, Ping};
 use crate::flags::NodeFlags;
+use std::sync::Arc;
 
 /// Most handshakes that strangers can start at a time. Each ends with the node timeout.
 const HANDSHAKES_MAX: usize = 1_000;
@@ -25,7 +26,7 @@ impl Cluster {
         let id = self.random.node_id();
         let key = self.add_node(id, NodeFlags::HANDSHAKE | NodeFlags::MEET, facts.ms());
         let node = &mut self.nodes[key];
-        ip.clone_into(&mut node.ip);
+        node.ip = ip.into();
         if tls {
             node.tls_port = port;
         } else {
@@ -74,7 +75,7 @@ impl Cluster {
         let Some(link) = self.links.get(&id) else { return };
         // It may be repeated before this node could connect.
         if link.node.is_none() {
-            let ip = if header.ip.is_empty() { link.peer_ip.clone() } else { header.ip.to_owned() };
+            let ip = if header.ip.is_empty() { link.peer_ip.clone() } else { header.ip.into() };
             if ip.is_empty() {
                 log!(
                     self,
@@ -94,7 +95,7 @@ impl Cluster {
         self.add_nodes_of_meet(ping.gossip, facts);
     }
 
-    fn add_from_meet(&mut self, id: LinkId, ip: String, header: &Header<'_>, facts: &Facts<'_>) {
+    fn add_from_meet(&mut self, id: LinkId, ip: Arc<str>, header: &Header<'_>, facts: &Facts<'_>) {
         let name = self.random.node_id();
         let key = self.add_node(name, NodeFlags::HANDSHAKE, facts.ms());
         let (tcp, tls) = self.client_ports(header.port, header.secondary_port);
@@ -193,14 +194,14 @@ impl Cluster {
             facts.ms().saturating_sub(node.created_ms),
             node.flags.bits()
         );
-        if self.settings.safety.resolve_hostnames && !self.nodes[key].hostname.is_empty() {
+        if self.settings.safety.resolve_hostnames && !self.nodes[key].announced().hostname.is_empty() {
             // Its name leads to it.
             self.nodes[key].is_address_dead = true;
             return self.close_link(Some(id), facts.ms());
         }
         let node = &mut self.nodes[key];
         node.flags |= NodeFlags::NO_ADDRESS;
-        node.ip.clear();
+        node.ip = Arc::default();
         (node.tcp_port, node.tls_port, node.bus_port) = (0, 0, 0);
         self.close_link(Some(id), facts.ms());
         // Nobody will connect to it again: only as a failed node can it be replaced.
@@ -220,14 +221,14 @@ impl Cluster {
         facts: &Facts<'_>,
     ) -> bool {
         let Some(link) = self.links.get(&id).filter(|_| self.nodes[key].link != Some(id)) else { return false };
-        let ip = if header.ip.is_empty() { link.peer_ip.as_str() } else { header.ip };
+        let ip = if header.ip.is_empty() { &*link.peer_ip } else { header.ip };
         let (tcp, tls) = self.client_ports(header.port, header.secondary_port);
         let node = &self.nodes[key];
-        let is_same = node.ip == ip && (node.tcp_port, node.tls_port, node.bus_port) == (tcp, tls, header.bus_port);
+        let is_same = *node.ip == *ip && (node.tcp_port, node.tls_port, node.bus_port) == (tcp, tls, header.bus_port);
         if ip.is_empty() || is_same {
             return false;
         }
-        let ip = ip.to_owned();
+        let ip = ip.into();
         let node = &mut self.nodes[key];
         node.ip = ip;
         (node.tcp_port, node.tls_port, node.bus_port) = (tcp, tls, header.bus_port);

@@ -170,10 +170,14 @@ impl Cluster {
     /// Appends the line of a node, without its end.
     fn write_node(&self, out: &mut String, key: NodeKey, client: ClientView, facts: &Facts<'_>) -> fmt::Result {
         let node = &self.nodes[key];
-        let announced_ip = if client.ipv6 { &node.client_ipv6 } else { &node.client_ipv4 };
-        let ip = if announced_ip.is_empty() { &node.ip } else { announced_ip };
-        let (announced_port, port) =
-            if client.tls { (node.client_tls_port, node.tls_port) } else { (node.client_tcp_port, node.tcp_port) };
+        let announced = node.announced();
+        let announced_ip = if client.ipv6 { &announced.client_ipv6 } else { &announced.client_ipv4 };
+        let ip = if announced_ip.is_empty() { &*node.ip } else { announced_ip };
+        let (announced_port, port) = if client.tls {
+            (announced.client_tls_port, node.tls_port)
+        } else {
+            (announced.client_tcp_port, node.tcp_port)
+        };
         let port = if announced_port != 0 { announced_port } else { port };
         // Thousands of lines may be wanted: no formatting machinery.
         out.push_str(node.id.as_str());
@@ -181,9 +185,9 @@ impl Cluster {
         out.push_str(ip);
         push_number(out, ':', u64::from(port));
         push_number(out, '@', u64::from(node.bus_port));
-        if !node.hostname.is_empty() {
+        if !announced.hostname.is_empty() {
             out.push(',');
-            out.push_str(&node.hostname);
+            out.push_str(&announced.hostname);
         }
         out.push(' ');
         node.flags.write_words(out);
@@ -224,8 +228,8 @@ impl Cluster {
     /// Appends what people call a node: its announced name, or its address.
     pub(super) fn write_human_name(&self, out: &mut impl Write, key: NodeKey) -> fmt::Result {
         let node = &self.nodes[key];
-        if !node.human_name.is_empty() {
-            return out.write_str(&node.human_name);
+        if !node.announced().human_name.is_empty() {
+            return out.write_str(&node.announced().human_name);
         }
         let port = if self.settings.tls_bus { node.tls_port } else { node.tcp_port };
         if node.ip.contains(':') { write!(out, "[{}]:{port}", node.ip) } else { write!(out, "{}:{port}", node.ip) }

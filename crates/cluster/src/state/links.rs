@@ -10,6 +10,7 @@ use crate::flags::NodeFlags;
 use crate::name_hash::NameHash;
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// A link, for as long as its connection exists. Numbers are not used again.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -42,7 +43,7 @@ pub enum LinkDirections {
 const EMPTY_QUEUE_BYTES: u64 = 48;
 
 /// All links. Their order means nothing.
-pub(super) type Links = HashMap<LinkId, Link, NameHash>;
+pub(super) type Links = HashMap<LinkId, Box<Link>, NameHash>;
 
 /// What is known of a link.
 #[derive(Clone, Debug)]
@@ -55,9 +56,9 @@ pub(super) struct Link {
     pub(super) created_unix_ms: i64,
     /// Whether the connection is open.
     pub(super) connected: bool,
-    pub(super) peer_ip: String,
+    pub(super) peer_ip: Arc<str>,
     pub(super) peer_port: u16,
-    pub(super) local_ip: String,
+    pub(super) local_ip: Arc<str>,
     /// Whether the other end understands extensions, as its messages say.
     pub(super) extensions: bool,
     /// Bytes that wait to be sent.
@@ -138,13 +139,20 @@ impl Cluster {
         node.link = Some(id);
         self.text_changes += 1;
         let (ip, port) = (node.ip.clone(), node.bus_port);
-        let resolve = self.settings.safety.resolve_hostnames && node.is_address_dead && !node.hostname.is_empty();
-        let hostname = resolve.then(|| node.hostname.clone());
+        let resolve =
+            self.settings.safety.resolve_hostnames && node.is_address_dead && !node.announced().hostname.is_empty();
+        let hostname = resolve.then(|| node.announced().hostname.clone());
         if let Some(link) = self.links.get_mut(&id) {
-            link.peer_ip.clone_from(&ip);
+            link.peer_ip = ip.clone();
             link.peer_port = port;
         }
-        self.out.push(Action::Connect { link: id, node: self.nodes[key].id, ip, port, hostname });
+        self.out.push(Action::Connect {
+            link: id,
+            node: self.nodes[key].id,
+            ip: ip.as_ref().to_owned(),
+            port,
+            hostname,
+        });
     }
 
     /// Closes a link, if there is one.
@@ -163,6 +171,10 @@ impl Cluster {
         self.nodes[key].inbound = Some(id);
         if let Some(link) = self.links.get_mut(&id) {
             link.node = Some(key);
+            let ip = &self.nodes[key].ip;
+            if link.peer_ip == *ip {
+                link.peer_ip = ip.clone();
+            }
             let (ip, port) = (link.peer_ip.clone(), link.peer_port);
             log!(self, Verbose, "Bound cluster node {} to connection of client {ip}:{port}", self.label(key));
         }
@@ -213,27 +225,32 @@ impl Cluster {
             created_ms: facts.ms(),
             created_unix_ms: facts.now.unix_ms,
             connected: false,
-            peer_ip: String::new(),
+            peer_ip: Arc::default(),
             peer_port: 0,
-            local_ip: String::new(),
+            local_ip: Arc::default(),
             extensions: false,
             queued_bytes: 0,
         };
-        self.links.insert(id, link);
+        self.links.insert(id, Box::new(link));
         id
     }
 
     fn set_addresses(&mut self, id: LinkId, connection: Accepted<'_>) {
         if let Some(link) = self.links.get_mut(&id) {
             link.connected = true;
-            link.peer_ip = connection.peer_ip.to_owned();
+            if *link.peer_ip != *connection.peer_ip {
+                link.peer_ip = connection.peer_ip.into();
+            }
             link.peer_port = connection.peer_port;
-            link.local_ip = connection.local_ip.to_owned();
+            if *self.local_ip != *connection.local_ip {
+                self.local_ip = connection.local_ip.into();
+            }
+            link.local_ip = self.local_ip.clone();
         }
     }
 
     /// Removes a link, and the references of its node to it.
-    fn forget_link(&mut self, id: LinkId, now_ms: u64) -> Option<Link> {
+    fn forget_link(&mut self, id: LinkId, now_ms: u64) -> Option<Box<Link>> {
         let link = self.links.remove(&id)?;
         if let Some(key) = link.node.filter(|key| self.nodes.get(*key).is_some()) {
             let node = &mut self.nodes[key];

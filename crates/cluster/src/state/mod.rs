@@ -92,12 +92,13 @@ use election::Election;
 use health::{Health, Votes};
 use links::Links;
 use manual_failover::ManualFailover;
-use node::Node;
+use node::{Announced, Node};
 use nodes_text::NodesTexts;
 use random::Random;
 use replica_migration::Counted;
 use settle::Todo;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use table::Table;
 
 /// Appends a log line, if the log level is that low.
@@ -137,6 +138,8 @@ pub struct Cluster {
     blacklist: BTreeMap<NodeId, u64>,
     links: Links,
     next_link: u64,
+    /// The address at this end of the link that was opened last. Nearly all have the same, and share its text.
+    local_ip: Arc<str>,
     health: Health,
     election: Election,
     manual: ManualFailover,
@@ -202,6 +205,7 @@ impl Cluster {
             blacklist: BTreeMap::new(),
             links: Links::default(),
             next_link: 1,
+            local_ip: Arc::default(),
             health: Health::default(),
             election: Election::default(),
             manual: ManualFailover::default(),
@@ -264,27 +268,22 @@ impl Cluster {
         node.tls_port = settings.announced_tls_port();
         node.bus_port = settings.announced_bus_port();
         if ip_changed {
-            node.ip.clone_from(&settings.announce.ip);
+            node.ip = settings.announce.ip.as_str().into();
         }
         let mut changed = before != (node.flags, node.tcp_port, node.tls_port, node.bus_port, node.ip.clone());
         let announce = &settings.announce;
-        for (field, value) in [
-            (&mut node.client_ipv4, &announce.client_ipv4),
-            (&mut node.client_ipv6, &announce.client_ipv6),
-            (&mut node.hostname, &announce.hostname),
-            (&mut node.human_name, &announce.human_name),
-            (&mut node.availability_zone, &settings.availability_zone),
-        ] {
-            if field != value {
-                field.clone_from(value);
-                changed = true;
-            }
-        }
-        let ports =
-            [(&mut node.client_tcp_port, announce.client_port), (&mut node.client_tls_port, announce.client_tls_port)];
-        for (field, value) in ports {
-            changed |= *field != value;
-            *field = value;
+        let announced = Announced {
+            hostname: announce.hostname.clone(),
+            human_name: announce.human_name.clone(),
+            availability_zone: settings.availability_zone.clone(),
+            client_ipv4: announce.client_ipv4.clone(),
+            client_ipv6: announce.client_ipv6.clone(),
+            client_tcp_port: announce.client_port,
+            client_tls_port: announce.client_tls_port,
+        };
+        if *node.announced() != announced {
+            node.set_announced(announced);
+            changed = true;
         }
         if changed {
             self.todo(Todo::SAVE | Todo::STATE);

@@ -1,7 +1,7 @@
 //! The state in `nodes.conf`, and the check of the data against it.
 
 use super::info::NOT_STORED;
-use super::node::Node;
+use super::node::{Announced, Node};
 use super::{Action, Cluster, Facts, Now, log};
 use crate::flags::NodeFlags;
 use crate::nodes_conf::{self, Line, NodesConf, WriteError};
@@ -67,20 +67,21 @@ impl Cluster {
                 // Writing to a String does not fail.
                 let _ = self.write_open_slots(&mut open_slots);
             }
+            let announced = node.announced();
             let line = Line {
                 id: &node.id,
                 ip: &node.ip,
                 tcp_port: node.tcp_port,
                 tls_port: node.tls_port,
                 bus_port: node.bus_port,
-                hostname: &node.hostname,
-                human_name: &node.human_name,
+                hostname: &announced.hostname,
+                human_name: &announced.human_name,
                 shard_id: Some(&node.shard_id),
-                client_ipv4: &node.client_ipv4,
-                client_ipv6: &node.client_ipv6,
-                client_tcp_port: node.client_tcp_port,
-                client_tls_port: node.client_tls_port,
-                availability_zone: &node.availability_zone,
+                client_ipv4: &announced.client_ipv4,
+                client_ipv6: &announced.client_ipv6,
+                client_tcp_port: announced.client_tcp_port,
+                client_tls_port: announced.client_tls_port,
+                availability_zone: &announced.availability_zone,
                 flags: node.flags & NodeFlags::PERSISTED,
                 primary: node.replica_of.map(|primary| &self.nodes[primary].id),
                 ping_sent_ms: now.unix_of(self.nodes.ping_sent(key)),
@@ -135,16 +136,18 @@ impl Cluster {
 /// Copies the description of a node.
 fn load_node(node: &mut Node, stored: &nodes_conf::Node, now: Now) {
     node.config_epoch = stored.config_epoch;
-    node.ip.clone_from(&stored.ip);
+    node.ip = stored.ip.as_str().into();
     node.tcp_port = stored.tcp_port;
     node.tls_port = stored.tls_port;
     node.bus_port = stored.bus_port;
-    node.hostname.clone_from(&stored.hostname);
-    node.human_name.clone_from(&stored.human_name);
-    node.client_ipv4.clone_from(&stored.client_ipv4);
-    node.client_ipv6.clone_from(&stored.client_ipv6);
-    node.client_tcp_port = stored.client_tcp_port;
-    node.client_tls_port = stored.client_tls_port;
-    node.availability_zone.clone_from(&stored.availability_zone);
-    node.failed_since = node.is_failed().then_some(now.mono_ms);
+    node.set_announced(Announced {
+        hostname: stored.hostname.clone(),
+        human_name: stored.human_name.clone(),
+        availability_zone: stored.availability_zone.clone(),
+        client_ipv4: stored.client_ipv4.clone(),
+        client_ipv6: stored.client_ipv6.clone(),
+        client_tcp_port: stored.client_tcp_port,
+        client_tls_port: stored.client_tls_port,
+    });
+    node.failed_since = node.is_failed().then_some(now.mono_ms).into();
 }

@@ -87,7 +87,7 @@ impl Cluster {
             self.close_link(Some(id), facts.ms());
             return;
         };
-        self.nodes.quiet_mut(sender).data_received = Some(facts.ms());
+        self.nodes.quiet_mut(sender).data_received = Some(facts.ms()).into();
         match body {
             LightBody::Publish(publish) => self.deliver(publish, false),
             LightBody::PublishShard(publish) => self.deliver(publish, true),
@@ -188,7 +188,7 @@ impl Cluster {
             self.nodes[sender].flags = flags;
         }
         let node = self.nodes.quiet_mut(sender);
-        node.data_received = Some(facts.ms());
+        node.data_received = Some(facts.ms()).into();
         let had_data = node.replication_offset != 0;
         node.replication_offset = header.replication_offset;
         if had_data != (header.replication_offset != 0) {
@@ -277,7 +277,7 @@ impl Cluster {
         let sent = self.nodes.ping_sent(key);
         let node = self.nodes.quiet_mut(key);
         node.is_address_dead = false;
-        node.acknowledged = sent.or(node.acknowledged);
+        node.acknowledged = sent.or(node.acknowledged.get()).into();
         let (is_suspected, is_failed) = (node.is_suspected(), node.is_failed());
         self.nodes.set_pong_received(key, Some(facts.ms()));
         self.nodes.set_ping_sent(key, None);

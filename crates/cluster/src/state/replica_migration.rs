@@ -1,6 +1,7 @@
 //! Replica migration: a replica of a primary with several moves to a primary that lost its last one.
 
 use super::facts::elapsed;
+use super::pulse::Time;
 use super::settle::Todo;
 use super::{Cluster, Facts, NodeKey, log};
 use crate::bus::ClusterState;
@@ -81,16 +82,18 @@ impl Cluster {
             }
             let node = self.nodes.quiet_mut(key);
             if is_orphaned {
-                node.orphaned_since.get_or_insert(facts.ms());
+                node.orphaned_since = Some(node.orphaned_since.get().unwrap_or(facts.ms())).into();
             } else {
-                node.orphaned_since = None;
+                node.orphaned_since = Time::NEVER;
             }
         }
         let Some(target) = target.filter(|_| candidate == self.me().id && !self.settings.module_no_failover) else {
             return;
         };
-        if self.nodes[target].orphaned_since.is_some()
-            && elapsed(facts.ms(), self.nodes[target].orphaned_since) > ORPHANED_MS
+        if self.nodes[target]
+            .orphaned_since
+            .get()
+            .is_some_and(|since_ms| elapsed(facts.ms(), Some(since_ms)) > ORPHANED_MS)
         {
             log!(
                 self,

@@ -12,12 +12,12 @@ impl Cluster {
             return true;
         }
         let timeout_ms = self.settings.node_timeout_ms;
-        elapsed(now_ms, self.nodes[key].acknowledged) < timeout_ms - timeout_ms / 10
+        elapsed(now_ms, self.nodes[key].acknowledged.get()) < timeout_ms - timeout_ms / 10
     }
 
     /// Whether this node has to ping a voter, so that [`Cluster::has_lease_of`] stays true.
     pub(super) fn is_lease_due(&self, key: NodeKey, now_ms: u64) -> bool {
-        let age_ms = elapsed(now_ms, self.nodes[key].acknowledged);
+        let age_ms = elapsed(now_ms, self.nodes[key].acknowledged.get());
         self.needs_lease_of(key) && age_ms > self.settings.node_timeout_ms / 2
     }
 
@@ -30,7 +30,7 @@ impl Cluster {
     pub(super) fn lease_end_ms(&self, key: NodeKey) -> u64 {
         let timeout_ms = self.settings.node_timeout_ms;
         let is_needed = self.settings.safety.fence_minority_primary && key != self.myself && self.me().votes();
-        match self.nodes[key].acknowledged.filter(|_| is_needed) {
+        match self.nodes[key].acknowledged.get().filter(|_| is_needed) {
             Some(since_ms) => since_ms.saturating_add(timeout_ms - timeout_ms / 10),
             None => u64::MAX,
         }

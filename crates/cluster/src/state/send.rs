@@ -72,7 +72,7 @@ impl Cluster {
         if let Some(key) = receiver.filter(|_| !inbound) {
             match kind {
                 MessageType::Ping => self.nodes.set_ping_sent(key, Some(facts.ms())),
-                MessageType::Meet => self.nodes.quiet_mut(key).meet_sent = Some(facts.ms()),
+                MessageType::Meet => self.nodes.quiet_mut(key).meet_sent = Some(facts.ms()).into(),
                 _ => {}
             }
         }

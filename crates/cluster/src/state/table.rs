@@ -16,19 +16,27 @@ use crate::flags::NodeFlags;
 use crate::name_hash::NameHash;
 use crate::node_id::NodeId;
 use std::collections::{BTreeMap, HashMap};
+use std::num::NonZeroU32;
 use std::ops::{Index, IndexMut};
 
 /// A node, for as long as it is known.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct NodeKey {
     index: u32,
-    generation: u32,
+    generation: NonZeroU32,
 }
 
 #[derive(Clone, Debug)]
 struct Entry {
-    generation: u32,
+    generation: NonZeroU32,
     node: Option<Box<Node>>,
+}
+
+impl NodeKey {
+    /// The place of the node in the table. Another node may take it when this one is removed.
+    pub(super) fn index(self) -> u32 {
+        self.index
+    }
 }
 
 /// A gossip entry.
@@ -60,7 +68,7 @@ impl Table {
         let index = match self.free.pop() {
             Some(index) => index,
             None => {
-                self.entries.push(Entry { generation: 0, node: None });
+                self.entries.push(Entry { generation: NonZeroU32::MIN, node: None });
                 self.pulses.push(Pulse::new(&id));
                 self.told.push([0; GOSSIP_ENTRY_BYTES]);
                 self.due_ms.push(0);
@@ -89,7 +97,7 @@ impl Table {
         self.set_suspected(key, false);
         let entry = &mut self.entries[key.index as usize];
         if let Some(node) = entry.node.take() {
-            entry.generation = entry.generation.wrapping_add(1);
+            entry.generation = entry.generation.checked_add(1).unwrap_or(NonZeroU32::MIN);
             self.free.push(key.index);
             self.by_id.remove(&node.id);
             self.due_ms[key.index as usize] = u64::MAX;
@@ -402,7 +410,7 @@ mod tests {
         keys.iter().for_each(|key| table.set_due(*key, NOW_MS + 1));
         assert_eq!(due(&table), []);
         let revision = table.revision();
-        table.quiet_mut(keys[0]).data_received = Some(NOW_MS);
+        table.quiet_mut(keys[0]).data_received = Some(NOW_MS).into();
         table.set_pong_received(keys[0], Some(NOW_MS));
         assert_eq!((due(&table), table.revision()), (vec![], revision));
         table.set_ping_sent(keys[1], Some(NOW_MS));

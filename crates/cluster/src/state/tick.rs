@@ -96,12 +96,12 @@ impl Cluster {
             if node.link.is_some() || node.ip.is_empty() {
                 continue;
             }
-            let is_recent = elapsed(facts.ms(), node.connect_attempt) < half_ms / CONNECTS_PER_TIMEOUT;
+            let is_recent = elapsed(facts.ms(), node.connect_attempt.get()) < half_ms / CONNECTS_PER_TIMEOUT;
             if node.inbound.is_none() && is_recent && attempts == 0 {
                 continue;
             }
             attempts = attempts.saturating_sub(1);
-            self.nodes[key].connect_attempt = Some(facts.ms());
+            self.nodes[key].connect_attempt = Some(facts.ms()).into();
             self.connect(key, facts);
         }
     }
@@ -112,7 +112,7 @@ impl Cluster {
         let Some(link) = node.link.filter(|_| node.is_normal() && node.inbound.is_none()) else { return };
         let timeout_ms = self.handshake_timeout_ms();
         let is_due = facts.ms().saturating_sub(node.inbound_lost_ms) > timeout_ms
-            && elapsed(facts.ms(), node.meet_sent) > timeout_ms;
+            && elapsed(facts.ms(), node.meet_sent.get()) > timeout_ms;
         // Nodes that understand light messages of modules accept MEET from nodes that they know.
         if !is_due || !node.is(NodeFlags::LIGHT_MODULE) {
             return;
@@ -155,7 +155,7 @@ impl Cluster {
 
         // Nothing was received for half of the timeout although a PONG is due: maybe only the connection is broken.
         let ping_age_ms = elapsed(now_ms, self.nodes.ping_sent(key));
-        let data_age_ms = elapsed(now_ms, node.data_received);
+        let data_age_ms = elapsed(now_ms, node.data_received.get());
         let link_age_ms =
             node.link.and_then(|id| self.links.get(&id)).map_or(0, |link| now_ms.saturating_sub(link.created_ms));
         let is_pinged = self.nodes.ping_sent(key).is_some();
@@ -218,11 +218,15 @@ impl Cluster {
         }
         let timeout_ms = self.settings.node_timeout_ms;
         match self.nodes.ping_sent(key) {
-            Some(sent_ms) => sent_ms.max(node.data_received.unwrap_or(0)).saturating_add(timeout_ms / 2),
+            Some(sent_ms) => sent_ms.max(node.data_received.get().unwrap_or(0)).saturating_add(timeout_ms / 2),
             None => {
                 let next = |since_ms: Option<u64>, ms| since_ms.map_or(0, |since_ms| since_ms.saturating_add(ms));
                 let ping_ms = next(self.nodes.pong_received(key), self.ping_interval_ms());
-                if self.needs_lease_of(key) { ping_ms.min(next(node.acknowledged, timeout_ms / 2)) } else { ping_ms }
+                if self.needs_lease_of(key) {
+                    ping_ms.min(next(node.acknowledged.get(), timeout_ms / 2))
+                } else {
+                    ping_ms
+                }
             }
         }
     }

@@ -157,6 +157,7 @@ impl Cluster {
         let index_of = |key| indexes.get(&key).copied();
         let mut nodes = Vec::with_capacity(self.nodes.len());
         for (key, node) in self.nodes.iter() {
+            let announced = node.announced();
             nodes.push(NodeView {
                 id: node.id,
                 shard_id: node.shard_id,
@@ -166,17 +167,17 @@ impl Cluster {
                 config_epoch: self.epoch_of(key),
                 replication_offset: self.offset_of(key, facts),
                 slots: node.slots.ranges().map(|range| (*range.start(), *range.end())).collect(),
-                ip: node.ip.clone(),
+                ip: node.ip.as_ref().to_owned(),
                 tcp_port: node.tcp_port,
                 tls_port: node.tls_port,
                 bus_port: node.bus_port,
-                client_ipv4: node.client_ipv4.clone(),
-                client_ipv6: node.client_ipv6.clone(),
-                client_tcp_port: node.client_tcp_port,
-                client_tls_port: node.client_tls_port,
-                hostname: node.hostname.clone(),
-                human_name: node.human_name.clone(),
-                availability_zone: node.availability_zone.clone(),
+                client_ipv4: announced.client_ipv4.clone(),
+                client_ipv6: announced.client_ipv6.clone(),
+                client_tcp_port: announced.client_tcp_port,
+                client_tls_port: announced.client_tls_port,
+                hostname: announced.hostname.clone(),
+                human_name: announced.human_name.clone(),
+                availability_zone: announced.availability_zone.clone(),
             });
         }
         let mut owners = vec![NO_OWNER; usize::from(SLOT_COUNT)].into_boxed_slice();

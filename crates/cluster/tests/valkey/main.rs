@@ -10,7 +10,7 @@ use kvick_cluster::bus::{
     Ping, Publish, Update, split_frame,
 };
 use kvick_cluster::nodes_conf::{Node, NodesConf};
-use kvick_cluster::{NodeFlags, NodeId, Slots, SlotsRef};
+use kvick_cluster::{NodeFlags, NodeId, Slots};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -278,7 +278,7 @@ fn valkey_accepts_a_node_that_speaks_like_this() {
     // UPDATE adds to the slots of a node. A message of an unknown type changes nothing.
     stream.write_all(&myself.encode(Body::Unknown { number: 77, data: b"data" })).expect("it was sent");
     let slots: Slots = (300..=399).collect();
-    let update = Update { node: id, config_epoch: 5, slots: SlotsRef::new(slots.view().as_bytes()) };
+    let update = Update { node: id, config_epoch: 5, slots: slots.view() };
     stream.write_all(&myself.encode(Body::Update(update))).expect("it was sent");
     server.wait_for_nodes(" 5 connected 100-199 300-399");
     for (kind, count) in [("meet", 1), ("module", 2), ("publish", 2), ("update", 1)] {
