@@ -83,18 +83,11 @@ pub(crate) enum Event {
 #[derive(Default)]
 pub(crate) struct Queue {
     by_time: BTreeMap<u64, VecDeque<Event>>,
-    count: usize,
 }
 
 impl Queue {
     pub(crate) fn push(&mut self, at_ms: u64, event: Event) {
         self.by_time.entry(at_ms).or_default().push_back(event);
-        self.count += 1;
-    }
-
-    /// How many events are scheduled.
-    pub(crate) fn len(&self) -> usize {
-        self.count
     }
 
     /// The next event, unless it is after a time.
@@ -105,7 +98,6 @@ impl Queue {
         if next.get().is_empty() {
             next.remove();
         }
-        self.count -= 1;
         event.map(|event| (at_ms, event))
     }
 }

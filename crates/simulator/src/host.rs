@@ -66,25 +66,43 @@ pub(crate) struct Disk {
     pub(crate) pending: Option<Arc<str>>,
 }
 
-/// The connections of links. The state machine numbers links from 1 on, so that a number is a place.
+/// The connections of links. The state machine numbers links from 1 on, so that a number is a place. A node that tries
+/// to reach failed nodes has had many more links than it has now: pages without any take no memory.
 #[derive(Default)]
-pub(crate) struct Conns(Vec<Option<ConnId>>);
+pub(crate) struct Conns(Vec<Option<Box<Page>>>);
+
+const PAGE_LINKS: usize = 64;
+
+struct Page {
+    conns: [Option<ConnId>; PAGE_LINKS],
+    /// How many of them there are.
+    count: usize,
+}
 
 impl Conns {
     pub(crate) fn get(&self, link: LinkId) -> Option<ConnId> {
-        self.0.get(link.0 as usize).copied().flatten()
+        self.0.get(link.0 as usize / PAGE_LINKS)?.as_ref()?.conns[link.0 as usize % PAGE_LINKS]
     }
 
     pub(crate) fn insert(&mut self, link: LinkId, conn: ConnId) {
-        let place = link.0 as usize;
+        let place = link.0 as usize / PAGE_LINKS;
         if place >= self.0.len() {
-            self.0.resize(place + 1, None);
+            self.0.resize_with(place + 1, || None);
         }
-        self.0[place] = Some(conn);
+        let page = self.0[place].get_or_insert_with(|| Box::new(Page { conns: [None; PAGE_LINKS], count: 0 }));
+        let before = page.conns[link.0 as usize % PAGE_LINKS].replace(conn);
+        page.count += usize::from(before.is_none());
     }
 
     pub(crate) fn remove(&mut self, link: LinkId) -> Option<ConnId> {
-        self.0.get_mut(link.0 as usize)?.take()
+        let place = self.0.get_mut(link.0 as usize / PAGE_LINKS)?;
+        let page = place.as_mut()?;
+        let conn = page.conns[link.0 as usize % PAGE_LINKS].take()?;
+        page.count -= 1;
+        if page.count == 0 {
+            *place = None;
+        }
+        Some(conn)
     }
 }
 

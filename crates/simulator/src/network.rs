@@ -10,12 +10,13 @@ use crate::data::Message;
 use crate::packed::{Frame, Packer};
 use kvick_cluster::state::LinkId;
 use std::collections::VecDeque;
+use std::num::NonZeroU32;
 
 /// A connection, for as long as it exists.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct ConnId {
     index: u32,
-    generation: u32,
+    generation: NonZeroU32,
 }
 
 /// One of the two ends: 0 has opened the connection, 1 has accepted it.
@@ -48,11 +49,16 @@ pub(crate) struct End {
     pub(crate) closed: bool,
 }
 
-/// What is on its way to one end.
+/// What is on its way to one end. There are two directions per pair of nodes: nearly all are empty most of the time,
+/// and few have more than one item.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Direction {
-    pub(crate) queue: VecDeque<(u64, Item)>,
-    /// Bytes of the frames in `queue`.
+    /// The item that arrives next, and when.
+    first: Option<(u64, Item)>,
+    /// Those behind it. Not empty. In a box, since that is a quarter of the size.
+    #[allow(clippy::box_collection)]
+    others: Option<Box<VecDeque<(u64, Item)>>>,
+    /// Bytes of all frames.
     bytes: u64,
     /// Whether an event for the first item is scheduled.
     pub(crate) scheduled: bool,
@@ -70,20 +76,39 @@ impl Item {
 
 impl Direction {
     /// Takes the first item.
-    pub(crate) fn pop(&mut self) -> Option<Item> {
-        let (_, item) = self.queue.pop_front()?;
+    fn pop(&mut self) -> Option<Item> {
+        let (_, item) = self.first.take()?;
         self.bytes -= item.frame_bytes();
-        if self.queue.is_empty() {
-            // There are two directions per pair of nodes, and nearly all are empty most of the time.
-            self.queue = VecDeque::new();
+        if let Some(others) = &mut self.others {
+            self.first = others.pop_front();
+            if others.is_empty() {
+                self.others = None;
+            }
         }
         Some(item)
     }
 
+    fn push(&mut self, at_ms: u64, item: Item) {
+        self.bytes += item.frame_bytes();
+        if self.first.is_none() {
+            self.first = Some((at_ms, item));
+        } else {
+            self.others.get_or_insert_default().push_back((at_ms, item));
+        }
+    }
+
+    /// When the first item arrives.
+    pub(crate) fn next_ms(&self) -> Option<u64> {
+        self.first.as_ref().map(|(at_ms, _)| *at_ms)
+    }
+
+    fn items_mut(&mut self) -> impl Iterator<Item = &mut Item> {
+        self.first.iter_mut().chain(self.others.iter_mut().flat_map(|others| others.iter_mut())).map(|(_, item)| item)
+    }
+
     /// Drops all items.
-    pub(crate) fn clear(&mut self) {
-        self.queue.clear();
-        self.bytes = 0;
+    fn clear(&mut self) {
+        (self.first, self.others, self.bytes) = (None, None, 0);
     }
 
     /// Bytes that wait at the sender. The network itself holds some data.
@@ -132,20 +157,34 @@ pub(crate) struct Cut {
 /// Bytes of a direction that are on their way, and do not count as waiting.
 const IN_FLIGHT_BYTES: u64 = 16 * 1024;
 
+/// While more bytes are on their way than this, messages are packed: when a cluster of 1,000 nodes starts, each sends a
+/// PING to each other one within 100 milliseconds.
+const CROWD_BYTES: u64 = 256 << 20;
+
 /// Time until a lost packet is sent again, doubled with each attempt.
 const RETRANSMIT_MS: u64 = 200;
 const RETRANSMIT_DOUBLINGS_MAX: u32 = 4;
 
-#[derive(Default)]
 struct Slot {
-    generation: u32,
-    conn: Option<Box<Conn>>,
+    generation: NonZeroU32,
+    conn: Option<Conn>,
 }
+
+/// Connections that are allocated at once.
+const PAGE_SLOTS: usize = 1024;
+
+/// An endpoint that does not exist.
+const NOWHERE: u32 = u32::MAX;
 
 /// See the module.
 pub(crate) struct Network {
-    slots: Vec<Slot>,
+    /// Pages of [`PAGE_SLOTS`]: the last one may have fewer.
+    pages: Vec<Vec<Slot>>,
+    /// The hosts at both ends of each connection, by the index of its slot.
+    hosts: Vec<[u32; 2]>,
     free: Vec<u32>,
+    /// Bytes of all frames on their way, as they are on the wire.
+    bytes: u64,
     pub(crate) conditions: Conditions,
     pub(crate) cuts: Vec<Cut>,
     /// Additional delay of all packets of an endpoint.
@@ -158,8 +197,10 @@ impl Network {
     pub(crate) fn new(endpoints: usize, conditions: Conditions) -> Network {
         let slowness_ms = vec![0; endpoints];
         Network {
-            slots: Vec::new(),
+            pages: Vec::new(),
+            hosts: Vec::new(),
             free: Vec::new(),
+            bytes: 0,
             conditions,
             cuts: Vec::new(),
             slowness_ms,
@@ -188,40 +229,58 @@ impl Network {
     /// Adds a connection that is about to be opened.
     pub(crate) fn add(&mut self, purpose: Purpose, opener: End, acceptor: End) -> ConnId {
         let conn = Conn { purpose, ends: [opener, acceptor], towards: Default::default() };
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot::default());
-            (self.slots.len() - 1) as u32
-        });
-        let slot = &mut self.slots[index as usize];
-        slot.conn = Some(Box::new(conn));
+        let hosts = [conn.ends[0].host as u32, conn.ends[1].host as u32];
+        let index = self.free.pop().unwrap_or_else(|| self.add_slot());
+        self.hosts[index as usize] = hosts;
+        let slot = &mut self.pages[index as usize / PAGE_SLOTS][index as usize % PAGE_SLOTS];
+        slot.conn = Some(conn);
         ConnId { index, generation: slot.generation }
     }
 
+    fn add_slot(&mut self) -> u32 {
+        let index = self.hosts.len();
+        self.hosts.push([NOWHERE; 2]);
+        if index.is_multiple_of(PAGE_SLOTS) {
+            self.pages.push(Vec::with_capacity(PAGE_SLOTS));
+        }
+        self.pages[index / PAGE_SLOTS].push(Slot { generation: NonZeroU32::MIN, conn: None });
+        index as u32
+    }
+
+    fn slot_mut(&mut self, id: ConnId) -> Option<&mut Slot> {
+        let index = id.index as usize;
+        let slot = self.pages.get_mut(index / PAGE_SLOTS)?.get_mut(index % PAGE_SLOTS)?;
+        (slot.generation == id.generation).then_some(slot)
+    }
+
     pub(crate) fn get(&self, id: ConnId) -> Option<&Conn> {
-        let slot = self.slots.get(id.index as usize).filter(|slot| slot.generation == id.generation)?;
-        slot.conn.as_deref()
+        let index = id.index as usize;
+        let slot = self.pages.get(index / PAGE_SLOTS)?.get(index % PAGE_SLOTS)?;
+        slot.conn.as_ref().filter(|_| slot.generation == id.generation)
     }
 
     pub(crate) fn get_mut(&mut self, id: ConnId) -> Option<&mut Conn> {
-        let slot = self.slots.get_mut(id.index as usize).filter(|slot| slot.generation == id.generation)?;
-        slot.conn.as_deref_mut()
+        self.slot_mut(id)?.conn.as_mut()
     }
 
     pub(crate) fn remove(&mut self, id: ConnId) {
-        if let Some(slot) = self.slots.get_mut(id.index as usize).filter(|slot| slot.generation == id.generation) {
-            slot.conn = None;
-            slot.generation += 1;
+        if let Some(slot) = self.slot_mut(id) {
+            let conn = slot.conn.take();
+            slot.generation = slot.generation.saturating_add(1);
+            self.bytes -= conn.map_or(0, |conn| conn.towards.iter().map(|direction| direction.bytes).sum());
+            self.hosts[id.index as usize] = [NOWHERE; 2];
             self.free.push(id.index);
         }
     }
 
     /// All connections with an end at a host.
     pub(crate) fn of_host(&self, host: usize) -> Vec<ConnId> {
-        let conns = self.slots.iter().enumerate().filter_map(|(index, slot)| {
-            let is_there = slot.conn.as_ref().is_some_and(|conn| conn.ends.iter().any(|end| end.host == host));
-            is_there.then_some(ConnId { index: index as u32, generation: slot.generation })
-        });
-        conns.collect()
+        let conns = self.hosts.iter().enumerate().filter(|(_, hosts)| hosts.contains(&(host as u32)));
+        let id = |index: usize| {
+            let generation = self.pages[index / PAGE_SLOTS][index % PAGE_SLOTS].generation;
+            ConnId { index: index as u32, generation }
+        };
+        conns.map(|(index, _)| id(index)).collect()
     }
 
     /// Sends an item to the end `to`. Returns when the first item of that direction is to be delivered, unless that
@@ -237,25 +296,43 @@ impl Network {
         let (sender, receiver) = self.get(id).map(|conn| (conn.ends[1 - to].host, conn.ends[to].host))?;
         let delay_ms = self.delay_ms(sender, receiver, random);
         let waits = self.get(id)?.towards[to].attempts > 0;
-        if let Item::Frame(frame) = &mut item
-            && waits
-        {
-            self.packer.pack(frame);
+        if let Item::Frame(frame) = &mut item {
+            if waits || self.bytes > CROWD_BYTES {
+                self.packer.pack(frame);
+            }
+            self.bytes += frame.len() as u64;
         }
         let direction = &mut self.get_mut(id)?.towards[to];
         let at_ms = (now_ms + delay_ms).max(direction.last_ms);
         direction.last_ms = at_ms;
-        direction.bytes += item.frame_bytes();
-        direction.queue.push_back((at_ms, item));
+        direction.push(at_ms, item);
         (!std::mem::replace(&mut direction.scheduled, true)).then_some(at_ms)
+    }
+
+    /// Takes the first item that arrives at an end.
+    pub(crate) fn receive(&mut self, id: ConnId, to: Side) -> Option<Item> {
+        let item = self.get_mut(id)?.towards[to].pop()?;
+        self.bytes -= item.frame_bytes();
+        Some(item)
+    }
+
+    /// Drops all that is on its way to an end.
+    pub(crate) fn drop_items(&mut self, id: ConnId, to: Side) {
+        if let Some(conn) = self.get_mut(id) {
+            let bytes = conn.towards[to].bytes;
+            conn.towards[to].clear();
+            self.bytes -= bytes;
+        }
     }
 
     /// The first item of a direction could not be delivered. Returns the time until the next attempt.
     pub(crate) fn retry(&mut self, id: ConnId, to: Side) -> Option<u64> {
-        let slot = self.slots.get_mut(id.index as usize).filter(|slot| slot.generation == id.generation)?;
-        let direction = &mut slot.conn.as_mut()?.towards[to];
+        let index = id.index as usize;
+        let slot = self.pages.get_mut(index / PAGE_SLOTS)?.get_mut(index % PAGE_SLOTS)?;
+        let conn = slot.conn.as_mut().filter(|_| slot.generation == id.generation)?;
+        let direction = &mut conn.towards[to];
         if direction.attempts == 0 {
-            for (_, item) in &mut direction.queue {
+            for item in direction.items_mut() {
                 if let Item::Frame(frame) = item {
                     self.packer.pack(frame);
                 }

@@ -6,7 +6,7 @@ use crate::world::World;
 use kvick_cluster::bus::{ClusterState, MessageType};
 use kvick_cluster::state::{AuditedNode, Cluster};
 use kvick_cluster::{Epoch, NodeFlags, NodeId, SLOT_COUNT, Slots, SlotsRef};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 
 /// Places in a message: see `kvick_cluster::bus`.
@@ -78,7 +78,7 @@ pub(crate) struct Oracle {
     /// Who was elected in an epoch, with its slots.
     elected: BTreeMap<Epoch, Vec<(NodeId, Slots)>>,
     /// The highest epoch that a node has claimed slots with, in a message that left it.
-    claimed: BTreeMap<NodeId, Epoch>,
+    claimed: HashMap<NodeId, Epoch>,
     /// Writes that must not be lost: slot, key and number.
     promised: Vec<(u16, u32, u32)>,
     promise: Promise,
@@ -95,7 +95,7 @@ impl Oracle {
             votes: BTreeMap::new(),
             voters: BTreeMap::new(),
             elected: BTreeMap::new(),
-            claimed: BTreeMap::new(),
+            claimed: HashMap::new(),
             promised: Vec::new(),
             promise: Promise::Nothing,
             acknowledged: 0,

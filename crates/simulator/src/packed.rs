@@ -77,14 +77,9 @@ impl Packer {
     fn packed(&mut self, frame: &[u8]) -> Packed {
         let (before, entries, after) = parts(frame);
         let mut content = Vec::with_capacity(entries.len() * PACKED_ENTRY_BYTES + 512);
+        let mut number = 0;
         for entry in entries {
-            let mut known = *entry;
-            known[TIMES].fill(0);
-            let next = self.known.len() as u32;
-            let number = *self.numbers.entry(known).or_insert(next);
-            if number == next {
-                self.known.push(known);
-            }
+            number = self.number_behind(number, entry);
             content.extend_from_slice(&number.to_le_bytes());
             content.extend_from_slice(&entry[TIMES]);
         }
@@ -92,6 +87,21 @@ impl Packer {
             shorten(rest, &mut content);
         }
         Packed { bytes: frame.len() as u32, entries: entries.len() as u32, content: content.into() }
+    }
+
+    /// The number of an entry. Most messages tell about nodes in the same order, so it is likely to be the next one.
+    fn number_behind(&mut self, previous: u32, entry: &Entry) -> u32 {
+        let mut known = *entry;
+        known[TIMES].fill(0);
+        if self.known.get(previous as usize + 1) == Some(&known) {
+            return previous + 1;
+        }
+        let next = self.known.len() as u32;
+        let number = *self.numbers.entry(known).or_insert(next);
+        if number == next {
+            self.known.push(known);
+        }
+        number
     }
 
     fn restored(&self, packed: &Packed) -> Vec<u8> {

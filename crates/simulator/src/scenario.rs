@@ -331,6 +331,7 @@ pub fn kill_half(seed: u64, shards: usize, node_timeout_ms: u64, limit_ms: u64) 
     setup.no_failover.clear();
     setup.conditions = crate::network::Conditions { delay_ms: 1, jitter_ms: 2, loss: 0.0, raw: false };
     setup.save_ms_max = 3;
+    setup.saves_only_epochs = true;
     setup.by_meet = false;
     setup.writers = 2;
     let mut world = World::new(setup, random, Trace::new(false, false));

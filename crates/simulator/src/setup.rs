@@ -180,6 +180,8 @@ pub(crate) struct Setup {
     pub(crate) persistence: bool,
     /// Longest usual time to make `nodes.conf` durable; 0 for no time at all.
     pub(crate) save_ms_max: u64,
+    /// Of `nodes.conf` only the epochs are kept: no process is started again.
+    pub(crate) saves_only_epochs: bool,
     /// The process does nothing while it makes `nodes.conf` durable, as Valkey does.
     pub(crate) disk_blocks: bool,
     /// Hosts whose replicas never start failovers.
@@ -263,6 +265,7 @@ impl Setup {
             workload,
             persistence,
             save_ms_max,
+            saves_only_epochs: false,
             disk_blocks,
             no_failover,
             writers: if is_large { 2 } else { random.usize(1..=3) },

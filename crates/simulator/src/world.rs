@@ -16,7 +16,7 @@ use crate::trace::Trace;
 use kvick_cluster::nodes_conf::NodesConf;
 use kvick_cluster::state::{Accepted, Action, Cluster, Facts, Now};
 use kvick_cluster::{BUS_PORT_OFFSET, NodeId};
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 /// Time between two ticks of a process.
@@ -28,10 +28,6 @@ const CHECK_MS: u64 = 500;
 /// Attempts to open a connection before it is given up, as Linux makes them.
 const OPEN_ATTEMPTS: u32 = 6;
 
-/// From this number of scheduled events on, all messages are packed: when a cluster of 1,000 nodes starts, each sends a
-/// PING to each other one within 100 milliseconds.
-const CROWD_EVENTS: usize = 50_000;
-
 /// See the module.
 pub(crate) struct World {
     pub(crate) setup: Setup,
@@ -40,7 +36,7 @@ pub(crate) struct World {
     pub(crate) queue: Queue,
     pub(crate) net: Network,
     pub(crate) hosts: Vec<Host>,
-    pub(crate) by_ip: BTreeMap<String, usize>,
+    pub(crate) by_ip: HashMap<String, usize>,
     /// Which host has a name, or had it.
     pub(crate) by_id: HashMap<NodeId, usize>,
     pub(crate) clients: Vec<Client>,
@@ -66,7 +62,7 @@ impl World {
             queue: Queue::default(),
             net,
             hosts: Vec::new(),
-            by_ip: BTreeMap::new(),
+            by_ip: HashMap::new(),
             by_id: HashMap::new(),
             clients: (0..setup.writers).map(|_| Client::default()).collect(),
             faults: Faults::default(),
@@ -187,6 +183,9 @@ impl World {
                 return;
             }
         };
+        if self.setup.saves_only_epochs {
+            host.disk = Disk::default();
+        }
         let mut data = host.stored.take().unwrap_or_else(|| Dataset::new(history));
         data.forget_backlog();
         host.life += 1;
@@ -362,8 +361,14 @@ impl World {
             let Some(action) = process.actions.pop_front() else { return };
             match action {
                 Action::Save { sync } => {
-                    let content = match process.cluster.config_content(now) {
-                        Ok(content) => Arc::from(content),
+                    let cluster = &process.cluster;
+                    let content = if self.setup.saves_only_epochs {
+                        Ok(format!("lastVoteEpoch {}\n", cluster.last_vote_epoch()))
+                    } else {
+                        cluster.config_content(now)
+                    };
+                    let content: Arc<str> = match content {
+                        Ok(content) => content.into(),
                         Err(error) => {
                             self.oracle.violate(format!("host {host} cannot write its nodes.conf: {error}"));
                             return;
@@ -432,11 +437,7 @@ impl World {
         if self.net.conditions.raw && conn_is_open(self.net.get(id)) {
             self.send_raw(id, host, peer, 1 - side, frame);
         } else {
-            let mut frame = Frame::Plain(frame);
-            if self.queue.len() > CROWD_EVENTS {
-                self.net.packer.pack(&mut frame);
-            }
-            self.send_item(id, 1 - side, Item::Frame(frame));
+            self.send_item(id, 1 - side, Item::Frame(Frame::Plain(frame)));
             let is_crowded = self.net.get(id).is_some_and(|conn| conn.towards[1 - side].waiting_bytes() > 0);
             if let Some(process) = self.hosts[host].process.as_mut().filter(|_| is_crowded) {
                 process.crowded.insert(link);
@@ -544,7 +545,7 @@ impl World {
         self.input(opener, life, Input::Connected(id));
         if let Some(conn) = self.net.get_mut(id) {
             let direction = &mut conn.towards[1];
-            direction.scheduled = !direction.queue.is_empty();
+            direction.scheduled = direction.next_ms().is_some();
             if direction.scheduled {
                 self.queue.push(self.now_ms, Event::Deliver { conn: id, to: 1 });
             }
@@ -593,13 +594,14 @@ impl World {
             }
             return;
         }
+        let item = self.net.receive(id, to);
         let Some(conn) = self.net.get_mut(id) else { return };
         let direction = &mut conn.towards[to];
         direction.attempts = 0;
-        let item = direction.pop();
-        direction.scheduled = !direction.queue.is_empty();
-        if let Some((at_ms, _)) = direction.queue.front() {
-            self.queue.push((*at_ms).max(now_ms), Event::Deliver { conn: id, to });
+        let next_ms = direction.next_ms();
+        direction.scheduled = next_ms.is_some();
+        if let Some(at_ms) = next_ms {
+            self.queue.push(at_ms.max(now_ms), Event::Deliver { conn: id, to });
         }
         if is_closed || self.hosts[receiver].life != life || self.hosts[receiver].process.is_none() {
             // Nobody has this connection: the machine says so.
@@ -670,7 +672,7 @@ impl World {
             return;
         }
         if drops {
-            conn.towards[1 - side].clear();
+            self.net.drop_items(id, 1 - side);
         }
         self.send_item(id, 1 - side, Item::Fin);
     }
