@@ -33,7 +33,7 @@ pub fn is_over(until_ms: i64, now_ms: i64) -> bool {
     until_ms < now_ms
 }
 
-/// Milliseconds until it has: at least 1, so that nobody polls.
+/// Milliseconds until the wait has ended: at least 1, so that a thread that sleeps for this time does not spin.
 #[inline]
 pub fn left_ms(until_ms: i64, now_ms: i64) -> i64 {
     until_ms.saturating_sub(now_ms).saturating_add(1).max(1)

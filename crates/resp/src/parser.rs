@@ -172,7 +172,7 @@ impl Parser {
     }
 
     /// Takes over a buffer that contains the beginning of the big argument in progress, of which nothing else has
-    /// arrived. The store may keep it, so it should have room for the argument and no more.
+    /// arrived. The store may keep this buffer as the value, so its capacity should be the length of the argument.
     ///
     /// # Panics
     ///

@@ -88,8 +88,8 @@ impl SharedBytes {
         if self.may_change() { Arc::get_mut(&mut self.0).map(|buffer| &mut buffer.bytes) } else { None }
     }
 
-    /// Whether nobody else reads the bytes. The order of the two checks matters: an owner may lend pages until it is
-    /// dropped.
+    /// Whether neither another owner nor the kernel reads the bytes. The number of owners must be checked first:
+    /// another owner can lend pages until it is dropped.
     #[inline]
     fn may_change(&self) -> bool {
         self.0.is_unique() && !self.0.is_lent()

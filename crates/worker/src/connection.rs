@@ -45,9 +45,9 @@ pub struct Connection {
     pub reached_in: u64,
     /// Index of the run that it then received.
     pub last_run: u32,
-    /// The length of the large argument that ended its last request that had one, and the number of bytes before it.
-    /// See [`super::large_arguments`].
+    /// The length of the last argument of a request, if that was large. See [`super::large_arguments`].
     pub large_len: u32,
+    /// The number of bytes before that argument. The highest bit is set after two requests of the same form.
     pub large_head: u8,
     /// Number up to which it has received messages.
     pub heard_to: u64,

@@ -224,9 +224,10 @@ impl Worker {
             connection.pending = rest.to_vec();
         }
         connection.unparsed = parsed.more;
-        connection.sends_big = parsed.big || self.batch.big.len() > big;
+        let has_big = self.batch.big.len() > big;
+        connection.sends_big = parsed.big || has_big;
         self.shared_used = end;
-        if parsed.requests && (end - start >= BIG_ARG || self.batch.big.len() > big) {
+        if parsed.requests && (has_big || end - start >= BIG_ARG) {
             self.note_form(token);
         }
         parsed.more

@@ -105,7 +105,7 @@ pub struct Worker {
     /// Input of the current batch.
     shared: Vec<u8>,
     shared_used: usize,
-    /// For the next large argument that is expected.
+    /// An empty buffer for the next large argument that is expected, so that a read that brings none allocates nothing.
     spare_value: Vec<u8>,
     /// Sends pages of large strings.
     pages: PagePipe,
@@ -182,9 +182,9 @@ impl Worker {
             batch: Batch::default(),
             template: input::RequestTemplate::default(),
             shared: vec![0; input::SHARED],
-            pages: PagePipe::open(),
             shared_used: 0,
             spare_value: Vec::new(),
+            pages: PagePipe::open(),
             replies: ReplyBuffer::with_capacity(kvick_engine::evicting::REPLIES_MIN),
             replies_apart: ReplyBuffer::with_capacity(kvick_engine::evicting::REPLIES_MIN),
             nobody: Identity::nobody(),

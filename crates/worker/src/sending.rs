@@ -78,8 +78,10 @@ impl<'a> Slices<'a> {
     }
 }
 
-/// Writes segments, up to `max` bytes, until the socket takes no more. Returns the number of bytes written. An error is
-/// returned only if nothing was written.
+/// Writes segments, at most `max` bytes, until the socket takes no more. Returns the number of bytes written.
+///
+/// # Errors
+/// The socket's error, if nothing was written before it.
 pub fn write_segments<'a>(
     socket: &mut Socket,
     pipe: &mut PagePipe,
