@@ -102,7 +102,7 @@ impl Cluster {
     pub fn link_closed(&mut self, id: LinkId, reason: &str, facts: &Facts<'_>) {
         let Some(link) = self.forget_link(id, facts.ms()) else { return };
         let Some(node) = link.node.filter(|_| !link.inbound && !link.connected) else { return };
-        self.nodes[node].is_address_dead = true;
+        self.nodes.link_mut(node).is_address_dead = true;
         if self.nodes.ping_sent(node).is_none() {
             // Without a PING under way, nobody would ever suspect the node.
             self.nodes.set_ping_sent(node, Some(facts.ms()));
@@ -135,7 +135,7 @@ impl Cluster {
     /// Opens a link to a node.
     pub(super) fn connect(&mut self, key: NodeKey, facts: &Facts<'_>) {
         let id = self.add_link(Some(key), facts);
-        let node = &mut self.nodes[key];
+        let node = self.nodes.link_mut(key);
         node.link = Some(id);
         self.text_changes += 1;
         let (ip, port) = (node.ip.clone(), node.bus_port);
@@ -168,7 +168,7 @@ impl Cluster {
         if self.nodes[key].inbound != Some(id) {
             self.close_link(self.nodes[key].inbound, now_ms);
         }
-        self.nodes[key].inbound = Some(id);
+        self.nodes.link_mut(key).inbound = Some(id);
         if let Some(link) = self.links.get_mut(&id) {
             link.node = Some(key);
             let ip = &self.nodes[key].ip;
@@ -182,7 +182,7 @@ impl Cluster {
 
     /// The node at the other end of an inbound link is not the one that was there before.
     pub(super) fn unbind_inbound(&mut self, key: NodeKey, id: LinkId, now_ms: u64) {
-        let node = &mut self.nodes[key];
+        let node = self.nodes.link_mut(key);
         if node.inbound == Some(id) {
             node.inbound = None;
             node.inbound_lost_ms = now_ms;
@@ -253,7 +253,7 @@ impl Cluster {
     fn forget_link(&mut self, id: LinkId, now_ms: u64) -> Option<Box<Link>> {
         let link = self.links.remove(&id)?;
         if let Some(key) = link.node.filter(|key| self.nodes.get(*key).is_some()) {
-            let node = &mut self.nodes[key];
+            let node = self.nodes.link_mut(key);
             if node.link == Some(id) {
                 node.link = None;
                 self.text_changes += 1;

@@ -7,7 +7,8 @@
 //! In a cluster of a thousand nodes most inputs change nothing that a timer or the state of the cluster depends on. So
 //! the table keeps track of changes: a node that was changed through `IndexMut` is visited by the next tick, whatever
 //! time [`Table::set_due`] has noted for it, what others are told about it is decided anew, and [`Table::revision`]
-//! goes up. [`Table::quiet_mut`] is for changes that need none of that.
+//! goes up. [`Table::quiet_mut`] is for changes that need none of that, [`Table::link_mut`] for those that need all but
+//! the last.
 
 use super::node::Node;
 use super::pulse::{Pulse, Telling, Time};
@@ -128,6 +129,12 @@ impl Table {
         entry.node.as_deref_mut().expect("a reference to a node that is known")
     }
 
+    /// A node, for a change of its links or of attempts to open them. The state of the cluster does not depend on them.
+    pub(super) fn link_mut(&mut self, key: NodeKey) -> &mut Node {
+        self.mark_due(key.index as usize);
+        self.quiet_mut(key)
+    }
+
     /// The node with this name.
     pub(super) fn find(&self, id: &NodeId) -> Option<NodeKey> {
         self.by_id.get(id).copied()
@@ -151,7 +158,8 @@ impl Table {
         self.by_id.len()
     }
 
-    /// Changes whenever a node does, except for changes through [`Table::quiet_mut`] and of PINGs and PONGs.
+    /// Changes whenever a node does, except for changes through [`Table::quiet_mut`] and [`Table::link_mut`], and of
+    /// PINGs and PONGs.
     pub(super) fn revision(&self) -> u64 {
         self.revision
     }
@@ -360,10 +368,14 @@ impl Table {
     }
 
     fn mark_changed(&mut self, index: usize) {
+        self.mark_due(index);
+        self.revision += 1;
+    }
+
+    fn mark_due(&mut self, index: usize) {
         self.due_ms[index] = 0;
         self.pulses[index].is_quiet = false;
         self.pulses[index].telling = Telling::Undecided;
-        self.revision += 1;
     }
 }
 
@@ -414,11 +426,14 @@ mod tests {
         table.set_pong_received(keys[0], Some(NOW_MS));
         assert_eq!((due(&table), table.revision()), (vec![], revision));
         table.set_ping_sent(keys[1], Some(NOW_MS));
+        table.link_mut(keys[3]).connect_attempt = Some(NOW_MS).into();
+        assert_eq!(table.revision(), revision);
         table[keys[2]].flags |= NodeFlags::FAIL;
-        assert_eq!(due(&table), keys[1..3]);
+        assert_eq!(due(&table), keys[1..]);
         assert_ne!(table.revision(), revision);
         table.remove(keys[2]);
         table.set_due(keys[1], NOW_MS);
+        table.set_due(keys[3], NOW_MS + 1);
         assert_eq!(due(&table), keys[1..2]);
     }
 

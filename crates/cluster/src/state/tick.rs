@@ -101,7 +101,7 @@ impl Cluster {
                 continue;
             }
             attempts = attempts.saturating_sub(1);
-            self.nodes[key].connect_attempt = Some(facts.ms()).into();
+            self.nodes.link_mut(key).connect_attempt = Some(facts.ms()).into();
             self.connect(key, facts);
         }
     }
