@@ -41,6 +41,9 @@ PRIMARY, REPLICA, MYSELF, EXTENSIONS = 1, 2, 16, 1 << 10
 MESSAGE_HAS_EXTENSIONS = 4
 # The model's choices of nodes that a message tells about.
 CHOICES = 5000
+# Nodes of the model whose knowledge is kept at each message to the server, for the answers to its PINGs: if it sends
+# many at once, different nodes answer.
+ANSWERS = 16
 # How often nodes look for PINGs that are due, and by how much the timer is late at most.
 TICKS_PER_S, TICK_S, DELAY_S = 10, 0.1, 0.001
 # Links that are opened per second.
@@ -93,7 +96,8 @@ class Model:
         self.run(begin, 0)
         mean = sum(self.messages) / count
         self.node = min(range(count // 2), key=lambda number: abs(self.messages[number] - mean))
-        # What that node received: when, whether it is a PING, from whom, and what is told of which nodes.
+        # What that node received: when, whether it is a PING, from whom, what is told of which nodes, and what some
+        # other nodes would tell.
         self.received, self.messages = [], [0] * count
         self.run(0, seconds)
         # Each message is counted by its receiver. Half of them are PINGs.
@@ -121,18 +125,24 @@ class Model:
         self.heard[sender][receiver] = now
 
     def tell(self, sender, receiver, now, is_ping):
+        told, known = self.told(sender), self.heard[receiver]
+        self.messages[receiver] += 1
+        if receiver == self.node:
+            answers = [self.told(number) for number in random.sample(range(self.count), ANSWERS)]
+            self.received.append((now, is_ping, sender, told, answers))
+        for about, heard in told:
+            # The protocol counts whole seconds.
+            heard //= 1
+            if heard > known[about]:
+                known[about] = heard
+
+    def told(self, sender):
+        """Some nodes, and when the sender has heard of them."""
         choice = random.choice(self.choices)
         while sender in choice:
             choice = random.choice(self.choices)
-        told, known = self.heard[sender], self.heard[receiver]
-        self.messages[receiver] += 1
-        if receiver == self.node:
-            self.received.append((now, is_ping, sender, [(about, told[about]) for about in choice]))
-        for about in choice:
-            # The protocol counts whole seconds.
-            heard = told[about] // 1
-            if heard > known[about]:
-                known[about] = heard
+        heard = self.heard[sender]
+        return [(about, heard[about]) for about in choice]
 
 
 class Crowd:
@@ -169,8 +179,10 @@ class Crowd:
             raise self.failure
 
     def send(self, link, sender, kind):
-        """Sends a heartbeat that tells what the model's node was told last."""
-        told = self.received[min(self.next, len(self.received) - 1)][3]
+        """Sends a heartbeat that tells what the model's node is told at this time."""
+        _, _, _, told, answers = self.received[min(self.next, len(self.received) - 1)]
+        if kind == PONG:
+            told = random.choice(answers)
         entries = [self.nodes[about].name + struct.pack(">II", 0, int(self.began + heard)) + self.nodes[about].address
                    for about, heard in told if self.nodes[about] is not sender and heard < math.inf]
         link.sendall(sender.message(kind, entries))
@@ -208,7 +220,7 @@ class Crowd:
         """Sends the model's PINGs whose time has come."""
         passed = time.time() - self.began
         while self.next < len(self.received) and self.received[self.next][0] <= passed:
-            _, is_ping, sender, _ = self.received[self.next]
+            _, is_ping, sender, *_ = self.received[self.next]
             sender = self.nodes[sender]
             if is_ping and sender in self.links:
                 self.send(self.links[sender], sender, PING)

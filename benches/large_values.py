@@ -8,10 +8,12 @@ Usage: large_values.py [plain] [tls] [workers] [readers] [floor]        (default
 - workers: the same as plain with four workers of Kvick that share the core. Valkey keeps one thread: its I/O threads
   wait actively and would need cores of their own.
 - readers: 100 clients that request the same value of 1 MiB eight times and read nothing.
-- floor: plain, with a program in Kvick's place that only receives the requests to memory and sends fixed replies: what
-  the kernel takes in any case. KVICK_FLOOR names it; `cargo build --release -p kvick-net --example floor` builds it.
+- floor: plain, and next to it a program that only receives the requests to memory and sends fixed replies from memory:
+  what the kernel takes in any case. KVICK_FLOOR names it; `cargo build --release -p kvick-net --example floor` builds
+  it.
 
-Servers are measured in turn, ROUNDS (default: 3) rounds; figures are medians. KVICK_TEST_BENCHMARK names
+Servers are measured in turn, ROUNDS (default: 3) rounds; figures are medians. CONGESTION names the congestion control
+of TCP, as root (default: the system's); it matters even on one machine. KVICK_TEST_BENCHMARK names
 valkey-benchmark (default: the PATH), KVICK_TEST_VALKEY and KVICK_SERVER the servers, as for the other benchmarks.
 """
 
@@ -26,7 +28,7 @@ import tempfile
 import time
 
 import tls
-from measure import ROOT, Client, Server, encode, kvick, pin, valkey
+from measure import ROOT, Client, Server, encode, kvick, pin, set_congestion_control, valkey
 
 # (value size in bytes, number of keys, [(pipeline depth, number of requests)])
 CASES = [
@@ -70,8 +72,12 @@ def measure(serving, command, depth, size, keys, requests):
             nonlocal latency
             latency = load(command, requests, depth)
 
-        user, system = (seconds * 1e6 / requests for seconds in server.spent(work))
-        return user, system, latency
+        before = server.precise_cpu()
+        user, system = server.spent(work)
+        total = (server.precise_cpu() - before) * 1e6 / requests
+        # The division into user and system time is that of clock ticks.
+        user_part = user / max(user + system, 1e-9)
+        return total * user_part, total * (1 - user_part), latency
 
 
 class Floor(Server):
@@ -103,24 +109,26 @@ def serve_floor(command, size, keys):
         yield server, ["-p", str(server.port)]
 
 
-def compare(title, serve_with, first="Kvick"):
-    """Measures all cases and prints a table. `serve_with(program, case)` starts a server for a case."""
-    print(f"\n{title}\n\n| command | bytes | pipelined | {first} | Valkey | {first} / Valkey, all CPU | p99 |")
-    print("| --- | ---: | ---: | --- | --- | ---: | ---: |")
+def compare(title, programs):
+    """Measures all cases and prints a table. `programs` maps names to functions that start a program for a case; the
+    last one is what the others are compared with."""
+    *names, base = programs
+    heads = [f"{name} / {base}, all CPU, p99" for name in names]
+    print(f"\n{title}\n\n| command | bytes | pipelined | {' | '.join([*programs, *heads])} |")
+    print("| --- | ---: | ---: |" + " --- |" * len([*programs, *heads]))
     for size, keys, loads in CASES:
         for depth, requests in loads:
             for command in ("set", "get"):
-                rounds = [[measure(serve_with(program, (command, size, keys)), command, depth, size, keys, requests)
-                           for program in (kvick(), valkey())] for _ in range(ROUNDS)]
-                texts, totals, latencies = [], [], []
-                for at in range(2):
+                rounds = [[measure(serving((command, size, keys)), command, depth, size, keys, requests)
+                           for serving in programs.values()] for _ in range(ROUNDS)]
+                texts, figures = [], []
+                for at in range(len(programs)):
                     user, system, latency = (statistics.median(one[at][kind] for one in rounds) for kind in range(3))
                     texts.append(f"{user + system:.1f} ({user:.1f}+{system:.1f}, {latency:.2f})")
-                    totals.append(user + system)
-                    latencies.append(latency)
-                cells = [command.upper(), size, depth, *texts, f"{totals[0] / totals[1]:.2f}",
-                         f"{latencies[0] / latencies[1]:.2f}"]
-                print(f"| {' | '.join(map(str, cells))} |", flush=True)
+                    figures.append((user + system, latency))
+                *figures, (base_total, base_latency) = figures
+                ratios = [f"{total / base_total:.2f}, {latency / base_latency:.2f}" for total, latency in figures]
+                print(f"| {' | '.join(map(str, [command.upper(), size, depth, *texts, *ratios]))} |", flush=True)
 
 
 def resident(server):
@@ -169,17 +177,21 @@ def compare_readers():
 def main():
     wanted = sys.argv[1:] or ["plain", "tls", "workers", "readers"]
     pin(1)
-    if "plain" in wanted:
-        compare("One worker", lambda program, _: serve(program, 1))
-    if "workers" in wanted:
-        compare("Four workers on one core", lambda program, _: serve(program, 4 if program == kvick() else 1))
-    if "tls" in wanted:
-        with tempfile.TemporaryDirectory() as name:
-            tls.make_certificates(pathlib.Path(name))
-            compare("TLS, one worker", lambda program, _: tls.serve(program, pathlib.Path(name)))
+    set_congestion_control()
+    plain = {"Kvick": lambda _: serve(kvick(), 1), "Valkey": lambda _: serve(valkey(), 1)}
     if "floor" in wanted:
         compare("One worker, and the least that a server can do",
-                lambda program, case: serve(program, 1) if program == valkey() else serve_floor(*case), "Floor")
+                {"Kvick": plain["Kvick"], "Floor": lambda case: serve_floor(*case), "Valkey": plain["Valkey"]})
+    elif "plain" in wanted:
+        compare("One worker", plain)
+    if "workers" in wanted:
+        compare("Four workers on one core", plain | {"Kvick": lambda _: serve(kvick(), 4)})
+    if "tls" in wanted:
+        with tempfile.TemporaryDirectory() as name:
+            certificates = pathlib.Path(name)
+            tls.make_certificates(certificates)
+            compare("TLS, one worker", {"Kvick": lambda _: tls.serve(kvick(), certificates),
+                                        "Valkey": lambda _: tls.serve(valkey(), certificates)})
     if "readers" in wanted:
         compare_readers()
 

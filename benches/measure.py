@@ -40,6 +40,15 @@ def pin(*cores):
     os.sched_setaffinity(0, cores)
 
 
+def set_congestion_control():
+    """Sets the congestion control of TCP that CONGESTION names, which takes root, and prints the one in use. Large
+    replies cost more with BBR, which divides and delays them even on one machine."""
+    setting = pathlib.Path("/proc/sys/net/ipv4/tcp_congestion_control")
+    if wanted := os.environ.get("CONGESTION"):
+        setting.write_text(wanted)
+    print(f"congestion control of TCP: {setting.read_text().strip()}", flush=True)
+
+
 class Refused(Exception):
     """The server replied with an error."""
 
