@@ -4,7 +4,8 @@
 //! has used up its time slice of milliseconds. Linux lets it run earlier if it asks for a short slice itself; its share
 //! of the processors stays the same. Kernels before 6.12 ignore the request.
 //!
-//! A thread that has much to do in the background takes [`Turns`] with others instead.
+//! A thread that has much to do takes [`Turns`] with others instead: one in the background, or one of several workers on
+//! a core.
 
 use crate::clock::{Ticks, us_to_ticks};
 use std::thread;
@@ -12,7 +13,7 @@ use std::thread;
 /// The slice, in nanoseconds: a tenth of a millisecond is the least that Linux grants.
 const SHORT_NS: u64 = 100_000;
 
-/// Length of a [turn](Turns), in microseconds.
+/// Length of a [turn](Turns) of a thread in the background, in microseconds.
 const TURN_US: u64 = 30;
 
 /// The parameters of `sched_setattr(2)`, in the version that has 48 bytes.
@@ -56,8 +57,8 @@ fn request(slice_ns: u64) {
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
 }
 
-/// Turns of a thread with much work in small steps: it offers its core to other threads after each [`TURN_US`].
-/// Otherwise a thread that is woken on the same core would wait until the scheduler's next tick, for up to 4 ms.
+/// Turns of a thread with much work in small steps: it offers its core to other threads after each of them. Otherwise a
+/// thread that is woken on the same core would wait until the scheduler's next tick, for up to 4 ms.
 pub struct Turns {
     began: Ticks,
     /// Length of a turn.
@@ -65,10 +66,16 @@ pub struct Turns {
 }
 
 impl Turns {
-    /// Begins the calling thread's first turn. Its time slices are [short](shorten) from now on.
+    /// Begins the first turn of the calling thread, which works in the background. Its time slices are
+    /// [short](shorten) from now on.
     pub fn begin() -> Turns {
+        Turns::begin_of(TURN_US)
+    }
+
+    /// The same with turns of a length in microseconds.
+    pub fn begin_of(us: u64) -> Turns {
         shorten();
-        Turns { began: Ticks::now(), ticks: us_to_ticks(TURN_US) }
+        Turns { began: Ticks::now(), ticks: us_to_ticks(us) }
     }
 
     /// Ends the turn if it is over, and begins the next one. Called between two steps, without locks.

@@ -17,7 +17,6 @@ use kvick_engine::session::Fate;
 use kvick_net::socket::Socket;
 use kvick_resp::format::parse_i64;
 use kvick_resp::{Args, BIG_ARG, Limits, OwnedArgs, Parsed, Repeat, SharedBytes};
-use kvick_runtime::time_slice::Turns;
 use kvick_store::global_lock::Exclusive;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -178,8 +177,8 @@ impl Worker {
             ));
             return self.close(token);
         }
-        if connection.client.is_slot_import() && self.import_turns.is_none() {
-            self.import_turns = Some(Turns::begin());
+        if connection.client.is_slot_import() {
+            self.core_sharing.set_importing(true);
         }
         if more {
             self.queue(token);

@@ -12,6 +12,7 @@ mod big_keys;
 mod blocking;
 mod certificate_owner;
 mod connection;
+mod core_sharing;
 mod debugging;
 mod defrag;
 mod delivery;
@@ -33,6 +34,7 @@ mod timers;
 mod violation;
 
 use connection::Connection;
+use core_sharing::CoreSharing;
 use kvick_acl::identity::Identity;
 use kvick_core::clients::{ClientFlags, ClientInfo};
 use kvick_core::executor::Executor;
@@ -49,7 +51,6 @@ use kvick_resp::ReplyBuffer;
 use kvick_runtime::affinity::{self, Role};
 use kvick_runtime::clock::Ticks;
 use kvick_runtime::mailbox::Mailbox;
-use kvick_runtime::time_slice::Turns;
 use mio::{Poll, Token, Waker};
 use readiness::Events;
 use slab::Slab;
@@ -147,8 +148,7 @@ pub struct Worker {
     moves: moving::Moves,
     /// Whether there are more of them than a turn moves.
     has_more_to_give: bool,
-    /// Shares the core with other threads while a connection imports slots, which keeps this worker busy.
-    import_turns: Option<Turns>,
+    core_sharing: CoreSharing,
 }
 
 impl Worker {
@@ -205,7 +205,7 @@ impl Worker {
             links: forwarding::Links::default(),
             moves: moving::Moves::default(),
             has_more_to_give: false,
-            import_turns: None,
+            core_sharing: CoreSharing::default(),
         })
     }
 
@@ -218,6 +218,7 @@ impl Worker {
     pub fn run(mut self) {
         kvick_runtime::memory::register_thread();
         affinity::set(Role::Serving);
+        self.core_sharing.set_workers(self.server.active_workers());
         self.claim_bias();
         let mut events = Events::with_capacity(EVENTS);
         let mut ended = Ticks::now();
@@ -319,9 +320,7 @@ impl Worker {
         self.engine.settle_memory();
         let ended = Ticks::now();
         self.engine.stats.count_turn(ended.us_since(began), executed);
-        if let Some(turns) = &mut self.import_turns {
-            turns.end_if_over();
-        }
+        self.core_sharing.end_turn_if_over();
         ended
     }
 
@@ -467,10 +466,8 @@ impl Worker {
         self.engine.unwatch(&mut connection.client);
         if connection.client.is_slot_import() {
             self.server.slot_migration.import_closed(self.server, connection.client.info.id);
-            if let Some(turns) = self.import_turns.take() {
-                // The input of another import begins new ones.
-                turns.end();
-            }
+            // The input of another import sets it again.
+            self.core_sharing.set_importing(false);
         }
         // Keep the client registered until its memory is freed: eviction accounts for it until then.
         let info = connection.client.info.clone();

@@ -86,6 +86,7 @@ impl Worker {
             return;
         }
         self.claim_bias();
+        self.core_sharing.set_workers(self.server.active_workers());
         if self.server.timers_stopped.load(std::sync::atomic::Ordering::Relaxed) {
             return;
         }
