@@ -28,7 +28,7 @@ import time
 
 from durability import reply
 from failover import Node, wait_until
-from measure import Client, encode, kvick, pipelines, valkey
+from measure import Client, encode, kvick, pipelines, set_congestion_control, valkey
 
 ROUNDS = int(os.environ.get("KVICK_BENCH_ROUNDS", 5))
 MIB = int(os.environ.get("KVICK_BENCH_MIB", 1024))
@@ -232,6 +232,7 @@ def measure(pair, part, names, others):
 
 
 def main():
+    set_congestion_control()
     names, others = keys(MIB * 1024), keys(1000, is_moving=False)
     with Pair(kvick(), names) as ours, Pair(valkey(), names) as theirs:
         for pair in (ours, theirs) * 2:

@@ -20,13 +20,13 @@ import sys
 import tempfile
 import time
 
-from measure import Client, Server, kvick, pin, valkey
+from measure import Client, Server, kvick, pin, set_congestion_control, valkey
 
 SLOTS = 16384
 TIMEOUT_MS = 3_600_000
 IDLE_S = 2
-# Calls per round.
-COMMANDS = {"SLOTS": 10_000, "SHARDS": 1000, "NODES": 1000}
+# Calls per round. PING shows what any request of one client takes.
+COMMANDS = {"PING": 10_000, "CLUSTER SLOTS": 10_000, "CLUSTER SHARDS": 1000, "CLUSTER NODES": 1000}
 
 
 def nodes_conf(count, myself=0, address=lambda number: f"{20000 + number}@{40000 + number}"):
@@ -68,7 +68,7 @@ def serve(program, content):
             idle = [part / seconds for part in idle]
 
             def measure(command, calls):
-                request = [[b"CLUSTER", command.encode()]]
+                request = [command.encode().split()]
                 *parts, seconds = spent(lambda: [client.run(request) for _ in range(calls)])
                 return [(part - idle_part * seconds) / calls * 1e6 for part, idle_part in zip(parts, idle)]
 
@@ -78,13 +78,14 @@ def serve(program, content):
 def main():
     nodes, rounds = (int(word) for word in (sys.argv[1:] + ["1000", "5"][len(sys.argv) - 1:])[:2])
     pin(1)
+    set_congestion_control()
     content = nodes_conf(nodes)
     print(f"CPU per call with {nodes} nodes, in microseconds (in the kernel)")
     with serve(kvick(), content) as ours, serve(valkey(), content) as theirs:
         for command, calls in COMMANDS.items():
             samples = [ours(command, calls) + theirs(command, calls) for _ in range(rounds)]
             our_all, our_system, their_all, their_system = (statistics.median(column) for column in zip(*samples))
-            print(f"CLUSTER {command:6}  Kvick {our_all:7.1f} ({our_system:5.1f})  Valkey {their_all:7.1f} "
+            print(f"{command:14}  Kvick {our_all:7.1f} ({our_system:5.1f})  Valkey {their_all:7.1f} "
                   f"({their_system:5.1f})  ratio {our_all / their_all:.2f}, without the kernel "
                   f"{(our_all - our_system) / (their_all - their_system):.2f}", flush=True)
 
