@@ -1,9 +1,9 @@
 //! The least that a server can do for requests of a fixed length: it receives their bytes to memory, counts them, and
 //! sends a reply of a fixed length. `benches/large_values.py` measures what the kernel's part of GET and SET takes.
 //!
-//! Usage: `floor --port PORT [ignored...] REQUEST_BYTES REPLY_BYTES KEPT_BYTES`. The last number is the size of the data
-//! set: requests that are longer than their replies are received to all of this memory in turn, as if they overwrote
-//! values; longer replies are sent from all of it, and not in turn.
+//! Usage: `floor --port PORT [ignored...] REQUEST_BYTES REPLY_BYTES KEPT_BYTES`. The last number is the size of the
+//! data set: requests that are longer than their replies are received to all of this memory in turn, as if they
+//! overwrote values; longer replies are sent from all of it, and not in turn.
 
 use kvick_net::socket::Socket;
 use mio::net::{TcpListener, TcpStream};

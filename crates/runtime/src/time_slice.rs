@@ -4,8 +4,8 @@
 //! has used up its time slice of milliseconds. Linux lets it run earlier if it asks for a short slice itself; its share
 //! of the processors stays the same. Kernels before 6.12 ignore the request.
 //!
-//! A thread that has much to do takes [`Turns`] with others instead: one in the background, or one of several workers on
-//! a core.
+//! A thread that has much to do takes [`Turns`] with others instead: one in the background, or one of several workers
+//! on a core.
 
 use crate::clock::{Ticks, us_to_ticks};
 use std::thread;

@@ -1,14 +1,14 @@
 //! When a worker offers its core to other threads.
 //!
-//! The scheduler lets a busy thread run for up to 4 ms, also if others wait for the core. Two kinds of work must not keep
-//! clients waiting for that long: slots that are imported while other nodes and clients use the same cores, and
+//! The scheduler lets a busy thread run for up to 4 ms, also if others wait for the core. Two kinds of work must not
+//! keep clients waiting for that long: slots that are imported while other nodes and clients use the same cores, and
 //! requests, if there are more workers than cores. With four busy workers on one core, the last one would begin after
 //! 12 ms.
 
 use kvick_runtime::affinity::CpuSet;
 use kvick_runtime::time_slice::Turns;
 
-/// Length of the turns of workers that share a core, in microseconds. Shorter ones cost more than they save: with 30 us,
+/// Length of the turns of workers that share a core, in microseconds. Shorter ones cost more than they save: with 30,
 /// GET and SET without pipelining took a tenth more CPU time.
 const SHARED_CORE_US: u64 = 200;
 
