@@ -72,12 +72,8 @@ def measure(serving, command, depth, size, keys, requests):
             nonlocal latency
             latency = load(command, requests, depth)
 
-        before = server.precise_cpu()
-        user, system = server.spent(work)
-        total = (server.precise_cpu() - before) * 1e6 / requests
-        # The division into user and system time is that of clock ticks.
-        user_part = user / max(user + system, 1e-9)
-        return total * user_part, total * (1 - user_part), latency
+        user, system = (seconds * 1e6 / requests for seconds in server.precisely_spent(work))
+        return user, system, latency
 
 
 class Floor(Server):

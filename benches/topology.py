@@ -59,10 +59,9 @@ def serve(program, content):
 
             def spent(work):
                 """Seconds on a processor, the part of them in the kernel, and seconds that passed."""
-                began, before = time.monotonic(), server.precise_cpu()
-                user, system = server.spent(work)
-                cpu = server.precise_cpu() - before
-                return cpu, cpu * system / max(user + system, 1e-9), time.monotonic() - began
+                began = time.monotonic()
+                user, system = server.precisely_spent(work)
+                return user + system, system, time.monotonic() - began
 
             *idle, seconds = spent(lambda: time.sleep(IDLE_S))
             idle = [part / seconds for part in idle]

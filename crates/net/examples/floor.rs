@@ -26,7 +26,7 @@ struct Sizes {
     reply: usize,
 }
 
-/// Encoded replies, one behind the other.
+/// Encoded replies in contiguous memory.
 struct Replies {
     bytes: Vec<u8>,
     /// The length of each.
