@@ -107,6 +107,8 @@ fn is_comparable(shape: &Shape, request: &Request) -> bool {
         "stream" if shape.name.ends_with("claim") => request.get(4).is_some_and(|idle| idle == b"0"),
         // Valkey uses the low 32 bits of the index.
         "list" if shape.name == "lset" => request.get(2).is_none_or(|index| index.len() < 10),
+        // Valkey invalidates another word of the request.
+        "hash" if shape.name == "hsetex" => !has("fnx") && !has("fxx"),
         // If all fields overflow, the key is created or padded: Valkey tells nobody.
         "bitmap" if has("fail") => false,
         // A bit far behind the others would take half a gigabyte.

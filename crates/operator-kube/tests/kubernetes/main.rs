@@ -19,6 +19,7 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, ExitCode};
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use support::{Follower, Writes, wait};
 
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
     let Some(mut fixture) = (if chosen.is_empty() { None } else { Fixture::new() }) else {
         return ExitCode::SUCCESS;
     };
+    let panics = keep_panics();
     // Where time is limited, the last scenarios are left out.
     let seconds = std::env::var("KVICK_TEST_KUBE_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
     let (started, limit) = (Instant::now(), seconds.map(Duration::from_secs));
@@ -64,12 +66,26 @@ fn main() -> ExitCode {
         }
         if catch_unwind(AssertUnwindSafe(|| scenario(&mut fixture))).is_err() {
             fixture.print_logs();
-            println!("test {name} ... FAILED");
+            // The logs are long, so the reasons come last.
+            let panics = panics.lock().unwrap_or_else(PoisonError::into_inner);
+            panics.iter().for_each(|panic| println!("{panic}"));
+            println!("test {name} ... FAILED after {:.1} s", began.elapsed().as_secs_f64());
             return ExitCode::FAILURE;
         }
         println!("test {name} ... ok ({:.1} s)", began.elapsed().as_secs_f64());
     }
     ExitCode::SUCCESS
+}
+
+/// Keeps what panics of all threads say, beside printing it.
+fn keep_panics() -> Arc<Mutex<Vec<String>>> {
+    let panics = Arc::new(Mutex::new(Vec::new()));
+    let (kept, print) = (Arc::clone(&panics), std::panic::take_hook());
+    std::panic::set_hook(Box::new(move |panic| {
+        kept.lock().unwrap_or_else(PoisonError::into_inner).push(panic.to_string());
+        print(panic);
+    }));
+    panics
 }
 
 /// Runs a change while a client writes, and checks the writes afterwards.
