@@ -179,6 +179,7 @@ impl Worker {
         }
         if connection.client.is_slot_import() {
             self.core_sharing.set_importing(true);
+            self.memory_ahead.follow();
         }
         if more {
             self.queue(token);

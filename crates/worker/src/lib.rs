@@ -51,6 +51,7 @@ use kvick_resp::ReplyBuffer;
 use kvick_runtime::affinity::{self, Role};
 use kvick_runtime::clock::Ticks;
 use kvick_runtime::mailbox::Mailbox;
+use kvick_runtime::memory::Ahead;
 use mio::{Poll, Token, Waker};
 use readiness::Events;
 use slab::Slab;
@@ -149,6 +150,8 @@ pub struct Worker {
     /// Whether there are more of them than a turn moves.
     has_more_to_give: bool,
     core_sharing: CoreSharing,
+    /// Memory for slots that are imported.
+    memory_ahead: Ahead,
 }
 
 impl Worker {
@@ -206,6 +209,7 @@ impl Worker {
             moves: moving::Moves::default(),
             has_more_to_give: false,
             core_sharing: CoreSharing::default(),
+            memory_ahead: Ahead::default(),
         })
     }
 
@@ -468,6 +472,7 @@ impl Worker {
             self.server.slot_migration.import_closed(self.server, connection.client.info.id);
             // The input of another import sets it again.
             self.core_sharing.set_importing(false);
+            self.memory_ahead.end();
         }
         // Keep the client registered until its memory is freed: eviction accounts for it until then.
         let info = connection.client.info.clone();

@@ -18,6 +18,7 @@ use kvick_rdb::{Checksum, ErrorKind, Event, Loaded, ReadOptions, ReadRecord, Rea
 use kvick_runtime::clock;
 use kvick_runtime::logging;
 use kvick_runtime::logging::LogLevel;
+use kvick_runtime::memory::Ahead;
 use kvick_scripting::libraries::RestorePolicy;
 use kvick_store::global_lock::Participant;
 use kvick_store::log::{Batch, encode};
@@ -364,6 +365,7 @@ struct Loader<'a> {
     pending: Vec<Pending>,
     /// Buffers for the names of those that come.
     names: Vec<Vec<u8>>,
+    memory_ahead: Ahead,
     report: Report,
     delay: Delay,
     /// Called as the dump is read; returns whether to continue.
@@ -402,6 +404,7 @@ impl<'a> Loader<'a> {
             database: 0,
             pending: Vec::with_capacity(BATCH),
             names: Vec::with_capacity(BATCH),
+            memory_ahead: Ahead::default(),
             report: Report::default(),
             delay: Delay::new(core, KEY_LOAD_DELAY),
             keepalive: None,
@@ -571,6 +574,7 @@ impl<'a> Loader<'a> {
             let shown = !self.core.config.read(HIDE_USER_DATA_FROM_LOG);
             return Err(LoadError::Duplicate { database: self.database, key: shown.then_some(key), offset });
         }
+        self.memory_ahead.follow();
         self.report.keys += entered;
         self.core.persistence.loading.keys.store(self.report.keys, Ordering::Relaxed);
         Ok(())

@@ -6,6 +6,7 @@
 //! Invariants of the unsafe code here: each name is that of a documented control of the allocator, ends with a zero
 //! byte, and is read with the type documented for it.
 
+mod ahead;
 mod allocation_stats;
 mod slabs;
 
@@ -14,6 +15,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tikv_jemalloc_ctl::{epoch, raw, stats};
 
+pub use ahead::Ahead;
 pub use allocation_stats::{in_use, register_thread, settle, settled, thread_balance, unsettle};
 pub use slabs::Slabs;
 
