@@ -33,7 +33,7 @@ struct Piece(NonNull<u8>);
 unsafe impl Send for Piece {}
 
 impl Piece {
-    /// Allocates a piece in an arena and makes it resident; `None` if there is no memory, or if the kernel cannot do it.
+    /// Allocates a piece in an arena and makes it resident. `None` if there is no memory or the kernel cannot.
     fn new(arena: usize) -> Option<Piece> {
         let flags = jemalloc::MALLOCX_ARENA(arena) | jemalloc::MALLOCX_TCACHE_NONE;
         // SAFETY: the size is not zero.
