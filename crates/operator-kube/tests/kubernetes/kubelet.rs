@@ -16,10 +16,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
+use tokio::runtime::Runtime;
 
 const MACHINES: [&str; 3] = ["machine-1", "machine-2", "machine-3"];
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(1);
@@ -60,14 +61,14 @@ impl Kubelet {
         let (faults, received) = channel();
         let ended = Arc::new(Mutex::new(Vec::new()));
         let noted = Arc::clone(&ended);
+        let lost = Arc::default();
+        // A thread of its own: a machine is not lost because starting a process or writing a file takes long.
+        let heartbeats = beat(client.clone(), Arc::downgrade(&lost));
+        std::thread::spawn(move || runtime().block_on(heartbeats));
         let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-            let lost = Arc::default();
-            let heartbeats = tokio::task::LocalSet::new();
-            heartbeats.spawn_local(beat(client.clone(), Arc::clone(&lost)));
             let (pods, addresses, refreshed_at) = (HashMap::new(), 0, Instant::now());
             let mut machine = Machine { client, dir, pods, addresses, ended: noted, lost, refreshed_at };
-            runtime.block_on(heartbeats.run_until(machine.run(&received)));
+            runtime().block_on(machine.run(&received));
         });
         Kubelet { faults: Some(faults), thread: Some(thread), ended }
     }
@@ -174,10 +175,14 @@ struct Machine {
     refreshed_at: Instant,
 }
 
-/// Says for all machines but lost ones that they live.
-async fn beat(client: Client, lost: Arc<Mutex<HashSet<String>>>) {
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
+/// Says for all machines but lost ones that they live, as long as the kubelet does.
+async fn beat(client: Client, lost: Weak<Mutex<HashSet<String>>>) {
     let api: Api<Node> = Api::all(client);
-    loop {
+    while let Some(lost) = lost.upgrade() {
         let lost = lost.lock().expect("a set").clone();
         for machine in MACHINES.iter().filter(|machine| !lost.contains(**machine)) {
             // It may not be registered yet.
