@@ -7,6 +7,11 @@
 //!
 //! The allocator does not split a free extent for a request of less than a 64th of its size, and it joins adjacent
 //! ones. Hence the size of a piece, and that few are free at a time.
+//!
+//! # Safety
+//!
+//! A [`Piece`] owns one allocation of [`PIECE`] bytes and frees it with that size. The allocator gives whole pages to
+//! an allocation of this size, so no other allocation shares the pages that are made resident.
 
 use super::{page_size, read_control, register_thread, thread_balance};
 use crate::time_slice::Turns;
@@ -39,7 +44,7 @@ impl Piece {
         // SAFETY: the size is not zero.
         let piece = Piece(NonNull::new(unsafe { jemalloc::mallocx(PIECE, flags) }.cast())?);
         let page = page_size();
-        // The allocator gives whole pages to an allocation of this size, which may begin in the middle of one.
+        // The allocation may begin in the middle of a page.
         let begin = piece.0.as_ptr().addr() & !(page - 1);
         let end = (piece.0.as_ptr().addr() + PIECE).next_multiple_of(page);
         let begin = piece.0.as_ptr().with_addr(begin);
@@ -143,7 +148,7 @@ impl Ahead {
     }
 }
 
-/// Prepares pieces until nobody takes them.
+/// Makes groups of pieces until the receiver is gone.
 fn fill(arena: usize, sender: &SyncSender<Vec<Piece>>) {
     register_thread();
     affinity::set(affinity::Role::Background);
@@ -184,8 +189,7 @@ mod tests {
     }
 
     /// Stores values on a thread of its own, and calls `after_batch` in between. Returns the page faults of the thread.
-    fn store(after_batch: impl FnMut() + Send) -> i64 {
-        let mut after_batch = after_batch;
+    fn store(mut after_batch: impl FnMut() + Send) -> i64 {
         let run = move || {
             let before = page_faults();
             let mut values = Vec::with_capacity(VALUES);
@@ -234,12 +238,15 @@ mod tests {
             return eprintln!("LEFT OUT: this kernel cannot make memory resident.");
         }
         assert!(helped < alone / 2, "{helped} page faults, {alone} without memory ahead");
-        assert!(in_use() > before + PIECE);
+        let wait = |what: &str, holds: &dyn Fn() -> bool| {
+            let began = Instant::now();
+            while !holds() {
+                assert!(began.elapsed() < Duration::from_secs(20), "waited in vain until {what}");
+                std::thread::yield_now();
+            }
+        };
+        wait("memory is ahead", &|| in_use() > before + PIECE);
         ahead.end();
-        let ended = Instant::now();
-        while in_use() > before + PIECE {
-            assert!(ended.elapsed() < Duration::from_secs(20), "memory is kept");
-            std::thread::yield_now();
-        }
+        wait("no memory is kept", &|| in_use() <= before + PIECE);
     }
 }
