@@ -18,6 +18,8 @@ const RESTARTS_MAX: u32 = 5;
 const HANDOVER_REPEAT: Duration = Duration::from_secs(10);
 /// Bytes of the replication log that a replica may lack when it is asked to take over. Writes wait until it has them.
 const HANDOVER_LAG_MAX: u64 = 1 << 20;
+/// How long a takeover waits for replicas that run but do not answer: they may have more of the data.
+const ANSWERS_WAIT: Duration = Duration::from_secs(10);
 /// After this time without an end, attempts are counted from the beginning.
 const STABLE: Duration = Duration::from_secs(60);
 
@@ -72,6 +74,8 @@ pub struct Task {
 pub struct Memory {
     done: HashMap<String, Duration>,
     restarts: HashMap<String, (u32, Duration)>,
+    /// Since when primaries that are down wait to be replaced.
+    down_since: HashMap<String, Duration>,
     /// Since when slots have no owner.
     unowned_since: Option<Duration>,
 }
@@ -130,25 +134,27 @@ impl<'a> Step<'a> {
     }
 
     /// Starts processes again that have ended. A replica of a primary that has ended takes over first: the primary may
-    /// have lost its data. The same if the machine of the primary is lost; then, the replica must not hear from it.
+    /// have lost its data. The same if the machine of the primary is lost; then, no replica must hear from it.
     fn heal(&mut self) {
-        let is_lost = |node: &Node| node.member.is_lost && node.facts.is_none();
-        for node in self.state.nodes.iter().filter(|node| !node.member.is_running || is_lost(node)) {
+        let state = self.state;
+        let is_down = |node: &Node| !node.member.is_running || is_lost(node);
+        let is_known_down = |name: &str| state.nodes.iter().any(|node| node.member.name == name && is_down(node));
+        self.memory.down_since.retain(|name, _| is_known_down(name));
+        for node in state.nodes.iter().filter(|node| is_down(node)) {
             let (name, shard) = (&node.member.name, node.member.shard);
             let is_primary = self.primary(shard).is_some_and(|primary| primary.member.name == *name);
-            let replicas = self.state.of_shard(shard).filter_map(|node| Some((node, node.facts.as_ref()?)));
-            let hears = |facts: &Facts| node.member.is_running && facts.is_synchronized;
-            let best = replicas
-                .filter(|(_, facts)| may_take_over(facts) && !hears(facts))
-                .max_by_key(|(_, facts)| facts.offset)
-                .map(|(node, _)| node.member.name.clone());
-            if let Some(replica) = best.filter(|_| is_primary) {
-                if self.memory.is_due(self.state.at, format!("take over {replica}")) {
+            let replicas = || state.of_shard(shard).filter_map(|node| Some((node, node.facts.as_ref()?)));
+            let best =
+                replicas().filter(|(_, facts)| may_take_over(facts)).max_by_key(|(_, facts)| facts.offset);
+            let is_heard = node.member.is_running && replicas().any(|(_, facts)| facts.is_synchronized);
+            if let Some((replica, _)) = best.filter(|_| is_primary && !is_heard) {
+                let replica = &replica.member.name;
+                if self.has_all_answers(node) && self.memory.is_due(state.at, format!("take over {replica}")) {
                     let reason = match node.member.is_running {
                         true => format!("the machine of its primary {name} is lost"),
                         false => format!("the process of its primary {name} has ended"),
                     };
-                    self.push(Operation::TakeOver(replica), reason);
+                    self.push(Operation::TakeOver(replica.clone()), reason);
                 }
                 continue;
             }
@@ -156,6 +162,18 @@ impl<'a> Step<'a> {
                 self.restart(name, is_primary, shard);
             }
         }
+    }
+
+    /// Whether all replicas of a primary that is down answer, or have had time to.
+    fn has_all_answers(&mut self, primary: &Node) -> bool {
+        let at = self.state.at;
+        let since = *self.memory.down_since.entry(primary.member.name.clone()).or_insert(at);
+        let is_awaited = |node: &Node| {
+            let member = &node.member;
+            let is_other = member.name != primary.member.name;
+            is_other && node.facts.is_none() && member.is_running && !member.is_ending && !member.is_lost
+        };
+        at.saturating_sub(since) >= ANSWERS_WAIT || !self.state.of_shard(primary.member.shard).any(is_awaited)
     }
 
     /// Gives the slots of nodes that do not exist any more to their replicas. If they have none, all nodes forget them;
@@ -410,6 +428,11 @@ impl<'a> Step<'a> {
             self.push(Operation::Remove(node.member.name.clone()), reason);
         }
     }
+}
+
+/// Whether a node's machine is lost, and the node with it, as far as can be seen.
+fn is_lost(node: &Node) -> bool {
+    node.member.is_lost && node.facts.is_none()
 }
 
 /// Whether a node is a replica that has ever had data of its primary.

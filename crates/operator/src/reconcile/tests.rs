@@ -378,6 +378,69 @@ fn a_replica_takes_over_from_a_lost_machine_once_it_does_not_hear_from_it() {
 }
 
 #[test]
+fn no_replica_takes_over_from_a_lost_machine_while_another_one_hears_from_it() {
+    let cluster = [(1, &[ALL][..], None), (2, &[][..], Some(1)), (3, &[][..], Some(1))];
+    let lost = Member { is_lost: true, ..node(1, 1, &cluster).member };
+    let nodes = |is_synchronized: [bool; 2]| {
+        let mut nodes = vec![Node { member: lost.clone(), facts: None }, node(2, 1, &cluster), node(3, 1, &cluster)];
+        for (node, is_synchronized) in nodes[1..].iter_mut().zip(is_synchronized) {
+            node.facts.as_mut().expect("facts").is_synchronized = is_synchronized;
+        }
+        nodes[2].facts.as_mut().expect("facts").offset = 2000;
+        nodes
+    };
+    let mut memory = Memory::default();
+    for heard in [[true, true], [true, false], [false, true]] {
+        assert_eq!(operations(&state(10, nodes(heard)), &Plan::default(), &mut memory), [], "{heard:?}");
+    }
+    let found = operations(&state(11, nodes([false, false])), &Plan::default(), &mut memory);
+    assert_eq!(found, [Operation::TakeOver("node-3".into())], "the one with more data");
+}
+
+#[test]
+fn a_takeover_waits_ten_seconds_for_replicas_that_run_but_do_not_answer() {
+    let cluster = [(1, &[ALL][..], None), (2, &[][..], Some(1)), (3, &[][..], Some(1))];
+    let silent = Node { facts: None, ..node(3, 1, &cluster) };
+    let nodes = |third: Node| vec![died(node(1, 1, &cluster)), node(2, 1, &cluster), third];
+    let take_over = |name: &str| [Operation::TakeOver(name.into())];
+    let mut memory = Memory::default();
+    let mut found = |at_s, third: Node| operations(&state(at_s, nodes(third)), &Plan::default(), &mut memory);
+    let nothing: [Operation; 0] = [];
+    assert_eq!(found(10, silent.clone()), nothing);
+    assert_eq!(found(19, silent.clone()), nothing);
+    assert_eq!(found(20, silent.clone()), take_over("node-2"));
+    // Its answer ends the wait.
+    let mut ahead = node(3, 1, &cluster);
+    ahead.facts.as_mut().expect("facts").offset = 2000;
+    memory = Memory::default();
+    let mut found = |at_s, third: Node| operations(&state(at_s, nodes(third)), &Plan::default(), &mut memory);
+    assert_eq!(found(30, silent.clone()), nothing);
+    assert_eq!(found(31, ahead), take_over("node-3"));
+    // Nobody waits for one that has ended, is ending, or is on a lost machine too.
+    let away: [&dyn Fn(&mut Member); 3] =
+        [&|member| member.is_running = false, &|member| member.is_ending = true, &|member| member.is_lost = true];
+    for change in away {
+        let mut third = silent.clone();
+        change(&mut third.member);
+        let found = operations(&state(40, nodes(third)), &Plan::default(), &mut Memory::default());
+        assert!(found.contains(&take_over("node-2")[0]), "{found:?}");
+    }
+}
+
+#[test]
+fn a_second_failure_of_a_primary_has_a_wait_of_its_own() {
+    let cluster = [(1, &[ALL][..], None), (2, &[][..], Some(1)), (3, &[][..], Some(1))];
+    let silent = Node { facts: None, ..node(3, 1, &cluster) };
+    let mut memory = Memory::default();
+    let mut found = |at_s, first: Node, third: Node| {
+        operations(&state(at_s, vec![first, node(2, 1, &cluster), third]), &Plan::default(), &mut memory)
+    };
+    assert_eq!(found(10, died(node(1, 1, &cluster)), silent.clone()), []);
+    assert_eq!(found(15, node(1, 1, &cluster), node(3, 1, &cluster)), []);
+    assert_eq!(found(22, died(node(1, 1, &cluster)), silent), [], "not since the first time");
+}
+
+#[test]
 fn spares_are_started_taken_first_and_replaced() {
     let cluster = [(1, &[ALL][..], None), (2, &[][..], None)];
     let spare = |mut node: Node| {
