@@ -73,7 +73,7 @@ impl Worker {
             left -= 1;
             let Some(token) = self.ready.pop_front() else { break };
             self.read_connection(token);
-            if self.is_batch_full() && left > 0 {
+            if (self.is_batch_full() || self.has_large_arguments()) && left > 0 {
                 self.execute_batch();
                 if !self.server.aof.replies_await_fsync() {
                     // Clients answered now can continue while other connections are served.

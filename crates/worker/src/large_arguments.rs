@@ -18,6 +18,8 @@ const BIG_READ: usize = 1024 * 1024;
 /// Bytes per turn read directly into large arguments after which no further one begins while other connections wait:
 /// neither these nor the first replies to a pipeline of large arguments should wait for all of it.
 const BIG_READS: usize = 64 * 1024;
+/// Bytes of large arguments after which a batch takes no further connection.
+const BIG_BATCH: usize = 512 * 1024;
 /// Maximum length in bytes of an argument that is expected. The shared buffer has room for it.
 const EXPECTED_MAX: usize = 64 * 1024;
 /// Marks the form of two requests in [`large_head`](super::connection::Connection::large_head).
@@ -33,6 +35,13 @@ pub(super) struct Form {
 }
 
 impl Worker {
+    /// Whether the batch has so many bytes in large arguments that its clients should get their replies before more is
+    /// read from others.
+    #[inline]
+    pub(super) fn has_large_arguments(&self) -> bool {
+        self.batch.big.iter().map(|argument| argument.len()).sum::<usize>() >= BIG_BATCH
+    }
+
     /// Notes the form of the batch's last request, which the connection has sent.
     #[cold]
     pub(super) fn note_form(&mut self, token: usize) {
