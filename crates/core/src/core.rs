@@ -320,13 +320,13 @@ impl Core {
     }
 
     /// Lets the number of active workers and their load follow the configuration and the load. One thread calls this
-    /// some times per second.
-    pub fn scale_workers(&self) {
+    /// some times per second. `cores` tells how many cores the workers may use.
+    pub fn scale_workers(&self, cores: impl FnOnce() -> usize) {
         let bounds = bounds(&self.config.values());
         let bounds = Bounds { min: bounds.min.min(self.workers_max()), max: bounds.max.min(self.workers_max()) };
         let busy_us: Vec<u64> = self.stats[..self.workers_max()].iter().map(|stats| stats.busy_us.get()).collect();
-        let decision =
-            self.scaling.lock().scaling.observe(self.started.elapsed(), &busy_us, self.active_workers(), bounds);
+        let (now, active) = (self.started.elapsed(), self.active_workers());
+        let decision = self.scaling.lock().scaling.observe(now, &busy_us, active, bounds, cores);
         match decision {
             None => {}
             Some(Decision::Activate { workers, reason }) => {

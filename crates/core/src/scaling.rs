@@ -2,7 +2,8 @@
 //! decisions out.
 //!
 //! The number follows the load between `io-threads-min` and `io-threads`. It grows soon, because clients wait
-//! meanwhile, and shrinks late, because an idle worker costs little.
+//! meanwhile, but not beyond the number of cores, where more workers would only take turns. It shrinks late, because an
+//! idle worker costs little.
 
 use std::time::Duration;
 
@@ -73,8 +74,16 @@ impl Scaling {
     }
 
     /// Observes the busy time of each worker since the start, in microseconds. `now` is the time since any fixed
-    /// moment; `active` is the number of active workers, those with the lowest numbers.
-    pub fn observe(&mut self, now: Duration, busy_us: &[u64], active: usize, bounds: Bounds) -> Option<Decision> {
+    /// moment; `active` is the number of active workers, those with the lowest numbers. `cores` tells how many cores
+    /// the workers may use; it is asked only if their number would grow.
+    pub fn observe(
+        &mut self,
+        now: Duration,
+        busy_us: &[u64],
+        active: usize,
+        bounds: Bounds,
+        cores: impl FnOnce() -> usize,
+    ) -> Option<Decision> {
         let Some(fractions) = fractions(&mut self.sampled, now, busy_us, SAMPLE) else {
             return self.enforce(active, bounds);
         };
@@ -84,7 +93,7 @@ impl Scaling {
         if let Some(decision) = self.enforce(active, bounds) {
             return Some(decision);
         }
-        self.grow(active, needed, bounds)
+        self.grow(active, needed, bounds, cores)
             .or_else(|| self.shrink(now, active, needed, bounds))
             .or_else(|| self.balance(now, busy_us, active))
     }
@@ -95,7 +104,7 @@ impl Scaling {
         (workers != active).then_some(Decision::Activate { workers, reason })
     }
 
-    fn grow(&mut self, active: usize, needed: f64, bounds: Bounds) -> Option<Decision> {
+    fn grow(&mut self, active: usize, needed: f64, bounds: Bounds, cores: impl FnOnce() -> usize) -> Option<Decision> {
         if active >= bounds.max || needed < GROW_AT * active as f64 {
             self.short = 0;
             return None;
@@ -105,8 +114,11 @@ impl Scaling {
             return None;
         }
         self.short = 0;
+        let workers = (active + (active / 2).max(1)).min(bounds.max).min(cores());
+        if workers <= active {
+            return None;
+        }
         self.spare = None;
-        let workers = (active + (active / 2).max(1)).min(bounds.max);
         let percent = (needed / active as f64 * 100.0).round();
         Some(Decision::Activate { workers, reason: format!("load: {active} workers were {percent} percent busy") })
     }
@@ -171,13 +183,14 @@ mod tests {
         now: Duration,
         busy_us: Vec<u64>,
         active: usize,
+        cores: usize,
         changes: usize,
     }
 
     impl Model {
         fn new(active: usize) -> Model {
             let scaling = Scaling::default();
-            Model { scaling, now: Duration::from_secs(1), busy_us: vec![0; 8], active, changes: 0 }
+            Model { scaling, now: Duration::from_secs(1), busy_us: vec![0; 8], active, cores: 8, changes: 0 }
         }
 
         fn pass(&mut self, each: impl Fn(usize, usize) -> f64) -> Option<Decision> {
@@ -185,7 +198,7 @@ mod tests {
             for (worker, us) in self.busy_us.iter_mut().enumerate().take(self.active) {
                 *us += (each(worker, self.active).min(1.0) * SAMPLE.as_micros() as f64) as u64;
             }
-            let decision = self.scaling.observe(self.now, &self.busy_us, self.active, BOUNDS);
+            let decision = self.scaling.observe(self.now, &self.busy_us, self.active, BOUNDS, || self.cores);
             if let Some(Decision::Activate { workers, .. }) = decision {
                 self.active = workers;
                 self.changes += 1;
@@ -235,12 +248,27 @@ mod tests {
     }
 
     #[test]
+    fn number_grows_up_to_the_cores() {
+        let mut model = Model::new(1);
+        model.cores = 3;
+        model.run(8.0, 5);
+        assert_eq!((model.active, model.changes), (3, 2));
+        model.cores = 5;
+        model.run(8.0, 5);
+        assert_eq!(model.active, 5);
+        // More workers than cores stay active if they were before.
+        model.cores = 1;
+        model.run(8.0, 60);
+        assert_eq!(model.active, 5);
+    }
+
+    #[test]
     fn bounds_are_kept() {
         let mut model = Model::new(8);
         let narrow = Bounds { min: 2, max: 3 };
-        let decision = model.scaling.observe(model.now, &model.busy_us, 8, narrow);
+        let decision = model.scaling.observe(model.now, &model.busy_us, 8, narrow, || 8);
         assert!(matches!(decision, Some(Decision::Activate { workers: 3, .. })), "{decision:?}");
-        let decision = model.scaling.observe(model.now, &model.busy_us, 1, narrow);
+        let decision = model.scaling.observe(model.now, &model.busy_us, 1, narrow, || 8);
         assert!(matches!(decision, Some(Decision::Activate { workers: 2, .. })), "{decision:?}");
     }
 
@@ -261,6 +289,6 @@ mod tests {
         let mut model = Model::new(2);
         model.run(1.0, 2);
         let earlier = model.now - Duration::from_secs(1);
-        assert_eq!(model.scaling.observe(earlier, &[0; 8], 2, BOUNDS), None);
+        assert_eq!(model.scaling.observe(earlier, &[0; 8], 2, BOUNDS, || 8), None);
     }
 }

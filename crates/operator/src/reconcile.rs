@@ -144,8 +144,7 @@ impl<'a> Step<'a> {
             let (name, shard) = (&node.member.name, node.member.shard);
             let is_primary = self.primary(shard).is_some_and(|primary| primary.member.name == *name);
             let replicas = || state.of_shard(shard).filter_map(|node| Some((node, node.facts.as_ref()?)));
-            let best =
-                replicas().filter(|(_, facts)| may_take_over(facts)).max_by_key(|(_, facts)| facts.offset);
+            let best = replicas().filter(|(_, facts)| may_take_over(facts)).max_by_key(|(_, facts)| facts.offset);
             let is_heard = node.member.is_running && replicas().any(|(_, facts)| facts.is_synchronized);
             if let Some((replica, _)) = best.filter(|_| is_primary && !is_heard) {
                 let replica = &replica.member.name;

@@ -14,6 +14,7 @@ use kvick_engine::handlers::Handler;
 use kvick_engine::services::{Process, Services};
 use kvick_engine::session::Session;
 use kvick_net::listen::{Listeners, Transport};
+use kvick_process::cpu_limit;
 use kvick_replication::history;
 use parking_lot::RwLock;
 use std::any::Any;
@@ -65,7 +66,8 @@ impl Process for Server {
         self.tls.reload_if_due(&self.config.values());
         self.hot_keys.end_window_if_due(Instant::now());
         self.sample();
-        self.scale_workers();
+        // A part of a core is one more.
+        self.scale_workers(|| cpu_limit::cores().ceil() as usize);
     }
 
     /// Closes the listeners first, so that nobody can connect while connections are being closed.

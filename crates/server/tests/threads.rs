@@ -2,20 +2,9 @@
 
 mod common;
 
-use common::{Server, wait_until};
+use common::{Server, processors, processors_in, wait_until};
 use redis::cmd;
 use std::collections::BTreeMap;
-
-/// The processors on which this process may run, as the kernel lists them.
-fn processors() -> String {
-    processors_in(&std::fs::read_to_string("/proc/self/status").expect("a status"))
-}
-
-/// The CPUs in the status of a thread; none once it has ended.
-fn processors_in(status: &str) -> String {
-    let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-    line.unwrap_or_default().trim().to_string()
-}
 
 /// The CPUs of each thread of a server, by name.
 fn places(server: &Server) -> BTreeMap<String, String> {

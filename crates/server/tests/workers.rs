@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Raw, Server, wait_until};
+use common::{Raw, Server, processors, wait_until};
 use kvick_testing::{SetOnDrop, WAIT_LIMIT};
 use redis::{Connection, cmd};
 use std::io::{BufRead, BufReader, Write};
@@ -233,16 +233,12 @@ fn keep_connections(args: &[&str]) {
     assert_eq!(info(&mut control, "rejected_connections"), "0");
 }
 
-#[test]
-fn number_of_workers_follows_the_load() {
-    let server = Server::start(&["--io-threads", "64", "--io-threads-min", "1"]);
-    let mut control = server.client();
-    assert_eq!(info(&mut control, "kvick_workers_active"), "1");
-    let stop = AtomicBool::new(false);
+/// Runs something while clients keep the workers busy.
+fn under_load(server: &Server, run: impl FnOnce()) {
+    let (stop, rounds) = (AtomicBool::new(false), AtomicUsize::new(0));
     scope(|scope| {
-        let (stop, server) = (&stop, &server);
+        let (stop, rounds) = (&stop, &rounds);
         let end = SetOnDrop(stop);
-        let rounds: &'static AtomicUsize = Box::leak(Box::default());
         for name in 0..8 {
             scope.spawn(move || count(server, name, stop, rounds));
         }
@@ -256,9 +252,43 @@ fn number_of_workers_follows_the_load() {
                 }
             });
         }
+        run();
+        drop(end);
+    });
+}
+
+#[test]
+fn number_of_workers_stops_at_the_number_of_cores() {
+    let cores = processors();
+    let first = cores.split(['-', ',']).next().expect("a core");
+    let server = Server::start(&["--io-threads", "4", "--io-threads-min", "1", "--server-cpulist", first]);
+    let mut control = server.client();
+    under_load(&server, || {
+        let mut busy = 0;
+        wait_until("the worker was busy for three seconds", || {
+            let fraction = info(&mut control, "kvick_worker_0")
+                .split("busy=")
+                .nth(1)
+                .and_then(|rest| rest.split(',').next()?.parse::<f64>().ok());
+            busy = if fraction.expect("a fraction") >= 0.8 { busy + 1 } else { 0 };
+            std::thread::sleep(Duration::from_millis(100));
+            busy == 30
+        });
+        assert_eq!(info(&mut control, "kvick_workers_active"), "1");
+    });
+    // Without a setting for the least number, all are active.
+    cmd("CONFIG").arg("SET").arg("io-threads-min").arg(0).exec(&mut control).expect("CONFIG SET");
+    assert_eq!(info(&mut control, "kvick_workers_active"), "4");
+}
+
+#[test]
+fn number_of_workers_follows_the_load() {
+    let server = Server::start(&["--io-threads", "64", "--io-threads-min", "1"]);
+    let mut control = server.client();
+    assert_eq!(info(&mut control, "kvick_workers_active"), "1");
+    under_load(&server, || {
         wait_until("more workers are active", || info(&mut control, "kvick_workers_active") != "1");
         assert!(info(&mut control, "kvick_workers_reason").starts_with("load: "));
-        drop(end);
     });
     let mut active = usize::MAX;
     while active > 1 {

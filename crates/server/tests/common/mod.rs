@@ -40,6 +40,17 @@ pub fn for_workers(args: &[&str], test: impl Fn(&Server)) {
     }
 }
 
+/// The processors on which this process may run, as the kernel lists them.
+pub fn processors() -> String {
+    processors_in(&std::fs::read_to_string("/proc/self/status").expect("a status"))
+}
+
+/// The CPUs in the status of a thread; none once it has ended.
+pub fn processors_in(status: &str) -> String {
+    let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    line.unwrap_or_default().trim().to_string()
+}
+
 /// A running server.
 pub struct Server {
     child: Child,
