@@ -7,7 +7,7 @@ use mio::net::{TcpStream, UnixStream};
 use mio::{Interest, Registry, Token};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 use socket2::{MaybeUninitSlice, SockRef};
-use std::io::{self, IoSlice, Write};
+use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
@@ -42,6 +42,13 @@ fn to_be_overwritten(bytes: &mut [u8]) -> &mut [MaybeUninit<u8>] {
 #[inline]
 fn send(socket: &impl AsFd, bytes: &[u8]) -> io::Result<usize> {
     Ok(rustix::net::send(socket, bytes, SendFlags::NOSIGNAL)?)
+}
+
+/// The same for several slices. The kernel does less for this call than for `writev`, which is for files too.
+#[inline]
+fn send_vectored(socket: &impl AsFd, blocks: &[IoSlice<'_>], flags: SendFlags) -> io::Result<usize> {
+    let flags = SendFlags::NOSIGNAL | flags;
+    Ok(rustix::net::sendmsg(socket, blocks, &mut SendAncillaryBuffer::default(), flags)?)
 }
 
 impl Socket {
@@ -135,8 +142,8 @@ impl Socket {
     /// The same for several slices.
     pub fn write_vectored(&mut self, blocks: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {
-            Socket::Tcp(stream) => stream.write_vectored(blocks),
-            Socket::Unix(stream) => stream.write_vectored(blocks),
+            Socket::Tcp(stream) => send_vectored(stream, blocks, SendFlags::empty()),
+            Socket::Unix(stream) => send_vectored(stream, blocks, SendFlags::empty()),
             Socket::Tls(stream) => stream.write_vectored(blocks),
         }
     }
@@ -151,8 +158,7 @@ impl Socket {
     /// of sending a packet that is not full.
     pub fn write_vectored_before_more(&mut self, blocks: &[IoSlice<'_>]) -> io::Result<usize> {
         let Socket::Tcp(stream) = self else { return self.write_vectored(blocks) };
-        let flags = SendFlags::NOSIGNAL | SendFlags::MORE;
-        Ok(rustix::net::sendmsg(stream, blocks, &mut SendAncillaryBuffer::default(), flags)?)
+        send_vectored(stream, blocks, SendFlags::MORE)
     }
 
     /// Writes whole pages of memory without copying them, if the socket [takes pages](Self::takes_pages); `more` if
