@@ -1,6 +1,7 @@
 //! `kvick-operator local` with real processes: it creates a cluster, scales it to three shards and back under load,
 //! heals a killed primary, and continues after it was killed itself. Each write checks that the acknowledged one
-//! before it is there. With a replica, that one takes over.
+//! before it is there. With a replica, that one takes over; with two, the one that has all writes, also if it answers
+//! late.
 
 mod support;
 
@@ -11,6 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 use support::{Follower, KEYS, Writes, connect, wait};
 
 struct Operator {
@@ -70,8 +72,8 @@ fn write_config(file: &Path, program: &Path, port: u16, shards: u32, replicas: u
     fs::rename(file.with_extension("next"), file).expect("a file");
 }
 
-fn kill(pid: i32) {
-    let status = Command::new("kill").args(["-9", &pid.to_string()]).status().expect("kill");
+fn signal(name: &str, pid: i32) {
+    let status = Command::new("kill").args([format!("-{name}"), pid.to_string()]).status().expect("kill");
     assert!(status.success());
 }
 
@@ -111,7 +113,7 @@ fn a_cluster_is_created_scaled_and_healed_without_losing_writes() {
 
         // A primary without a replica is started again, with its data.
         let (_, pid) = nodes(dir.path())[1];
-        kill(pid);
+        signal("KILL", pid);
         wait("the process was replaced", || {
             nodes(dir.path()).len() == 3 && !nodes(dir.path()).iter().any(|n| n.1 == pid)
         });
@@ -139,8 +141,8 @@ fn slots(dir: &Path) -> Option<Vec<usize>> {
     support::slots(&endpoints(dir), &Access::default())
 }
 
-/// The node that is a primary, and whether the other one has all of its data.
-fn primary(dir: &Path) -> Option<((u16, i32), bool)> {
+/// The node that is a primary, and how many others have a copy of its data. `None` if a node does not answer.
+fn primary(dir: &Path) -> Option<((u16, i32), usize)> {
     let replication = |(port, _): &(u16, i32)| {
         let mut client = connect(&format!("127.0.0.1:{port}")).ok()?;
         Some(client.ask(&["INFO", "replication"]).ok()?.text())
@@ -149,7 +151,7 @@ fn primary(dir: &Path) -> Option<((u16, i32), bool)> {
     let infos: Vec<String> = nodes.iter().map(replication).collect::<Option<_>>()?;
     let primary = infos.iter().position(|info| info.contains("role:master"))?;
     let is_replica = |info: &&String| info.contains("role:slave") && info.contains("master_link_status:up");
-    Some((nodes[primary], infos.iter().filter(is_replica).count() == 1))
+    Some((nodes[primary], infos.iter().filter(is_replica).count()))
 }
 
 #[test]
@@ -160,7 +162,7 @@ fn a_replica_takes_over_and_the_killed_primary_follows_it() {
     write_config(&file, &program, free_port(), 1, 1);
     let operator = Operator::start(&file);
     let is_complete = || {
-        let has_replica = primary(dir.path()).is_some_and(|(_, has_replica)| has_replica);
+        let has_replica = primary(dir.path()).is_some_and(|(_, replicas)| replicas == 1);
         has_replica && slots(dir.path()).is_some_and(|counts| counts.len() == 2 && counts.contains(&16384))
     };
     wait("the shard has a replica", is_complete);
@@ -173,7 +175,7 @@ fn a_replica_takes_over_and_the_killed_primary_follows_it() {
     }
     // Replication is asynchronous: only what the replica has is safe.
     wait("the replica has all writes", || client.ask(&["WAIT", "1", "1000"]).is_ok_and(|reply| reply.integer() == 1));
-    kill(pid);
+    signal("KILL", pid);
     wait("the replica has taken over", || primary(dir.path()).is_some_and(|((new, _), _)| new != port));
     wait("the old primary is a replica", is_complete);
 
@@ -184,5 +186,44 @@ fn a_replica_takes_over_and_the_killed_primary_follows_it() {
         let reply = client.ask(&["GET".to_owned(), format!("key:{key}")]).expect("a reply");
         assert_eq!(reply.text(), key.to_string());
     }
+    drop(operator);
+}
+
+#[test]
+fn a_replica_with_more_data_takes_over_although_it_answers_late() {
+    /// More than what is on the way to a replica that does not read.
+    const WRITES: usize = 64;
+    let Some(program) = kvick_server() else { return };
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("cluster.toml");
+    write_config(&file, &program, free_port(), 1, 2);
+    let operator = Operator::start(&file);
+    let is_complete = || {
+        let has_replicas = primary(dir.path()).is_some_and(|(_, replicas)| replicas == 2);
+        has_replicas && slots(dir.path()).is_some_and(|counts| counts.len() == 3 && counts.contains(&16384))
+    };
+    wait("the shard has two replicas", is_complete);
+
+    let ((port, pid), _) = primary(dir.path()).expect("a primary");
+    let replicas: Vec<(u16, i32)> = nodes(dir.path()).into_iter().filter(|node| node.0 != port).collect();
+    let [(late_port, late), (_, behind)] = replicas[..] else { panic!("{replicas:?}") };
+    signal("STOP", behind);
+    let mut client = connect(&format!("127.0.0.1:{port}")).expect("a client");
+    let value = "v".repeat(1 << 20);
+    for key in 0..WRITES {
+        assert_eq!(client.ask(&["SET", &format!("key:{key}"), &value]).expect("a reply").text(), "OK");
+    }
+    wait("one replica has all writes", || client.ask(&["WAIT", "1", "1000"]).is_ok_and(|reply| reply.integer() == 1));
+    signal("STOP", late);
+    signal("KILL", pid);
+    signal("CONT", behind);
+    // Time for the operator to see that only the other one answers.
+    std::thread::sleep(Duration::from_secs(4));
+    signal("CONT", late);
+    wait("it has taken over", || primary(dir.path()).is_some_and(|((new, _), _)| new == late_port));
+    wait("the others follow", is_complete);
+
+    let mut client = connect(&format!("127.0.0.1:{late_port}")).expect("a client");
+    assert_eq!(client.ask(&["DBSIZE"]).expect("a reply").integer(), WRITES as i64);
     drop(operator);
 }
