@@ -429,7 +429,7 @@ impl<'a> Step<'a> {
     }
 }
 
-/// Whether a node's machine is lost, and the node with it, as far as can be seen.
+/// Whether a node's machine is lost and the node does not answer.
 fn is_lost(node: &Node) -> bool {
     node.member.is_lost && node.facts.is_none()
 }

@@ -416,7 +416,7 @@ fn a_takeover_waits_ten_seconds_for_replicas_that_run_but_do_not_answer() {
     let mut found = |at_s, third: Node| operations(&state(at_s, nodes(third)), &Plan::default(), &mut memory);
     assert_eq!(found(30, silent.clone()), nothing);
     assert_eq!(found(31, ahead), take_over("node-3"));
-    // Nobody waits for one that has ended, is ending, or is on a lost machine too.
+    // A replica that has ended, is ending, or is on a lost machine too is not waited for.
     let away: [&dyn Fn(&mut Member); 3] =
         [&|member| member.is_running = false, &|member| member.is_ending = true, &|member| member.is_lost = true];
     for change in away {
