@@ -182,6 +182,25 @@ impl Socket {
         matches!(self, Socket::Tls(stream) if stream.has_more())
     }
 
+    /// Whether the input that was read ends within a TLS record.
+    #[inline]
+    pub fn ends_within_record(&self) -> bool {
+        matches!(self, Socket::Tls(stream) if stream.ends_within_record())
+    }
+
+    /// Acknowledges at once what was received. TCP delays this by up to 40 ms, to send it together with a reply, and a
+    /// peer that follows Nagle's algorithm keeps the rest of its request back until then.
+    #[cold]
+    pub fn acknowledge(&self) {
+        let socket = match self {
+            Socket::Tcp(stream) => stream,
+            Socket::Tls(stream) => stream.socket(),
+            Socket::Unix(_) => return,
+        };
+        // If this fails, the rest of the request only arrives later.
+        let _ = rustix::net::sockopt::set_tcp_quickack(socket, true);
+    }
+
     /// Encrypted bytes that wait to be sent.
     #[inline]
     pub fn pending_output(&self) -> usize {

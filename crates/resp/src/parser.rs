@@ -135,6 +135,11 @@ impl Parser {
         self.partial.as_ref().map_or(0, |partial| partial.received())
     }
 
+    /// Number of missing bytes of a big argument in progress, without its line end.
+    pub fn missing(&self) -> usize {
+        self.partial.as_ref().map_or(0, |partial| partial.missing())
+    }
+
     /// The buffer for the next bytes of a big argument, after [`Parsed::Big`]: not empty while any are missing, and not
     /// longer than the missing part. The memory grows with the bytes received. The line end behind the argument has no
     /// place there: it is passed to [`parse`](Self::parse). Empty if no big argument is in progress.

@@ -85,9 +85,14 @@ impl Partial {
         self.receiving.as_ref().map_or(0, Receiving::len)
     }
 
+    /// Number of missing bytes of the big argument in progress, without its line end.
+    pub(crate) fn missing(&self) -> usize {
+        self.receiving.as_ref().map_or(0, Receiving::missing)
+    }
+
     /// Whether more than the line end of a big argument is missing.
     pub(crate) fn is_receiving(&self) -> bool {
-        self.receiving.as_ref().is_some_and(|receiving| receiving.missing() > 0)
+        self.missing() > 0
     }
 
     /// Whether the buffer of a big argument has less room than the argument needs.

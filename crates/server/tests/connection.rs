@@ -2,13 +2,13 @@
 
 mod common;
 
+use common::segments::{first_parts_are_acknowledged, kernel_info};
 use common::{Server, for_workers, wait_until};
 use kvick_runtime::dial::{self, Route};
 use redis::{Connection, RedisResult, Value, cmd};
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 const SECRET: &[&str] = &["--requirepass", "secret"];
@@ -455,12 +455,18 @@ fn multipath_connections_are_accepted_if_enabled() {
     }
 }
 
+#[test]
+fn the_first_part_of_a_request_is_acknowledged_before_the_rest_arrives() {
+    for_workers(&[], |server| {
+        let mut client = TcpStream::connect(("127.0.0.1", server.port())).expect("a connection");
+        let socket = client.try_clone().expect("the same socket");
+        first_parts_are_acknowledged(server, &mut client, &socket);
+    });
+}
+
 /// Whether both ends use Multipath TCP: otherwise the kernel has no information about its paths.
 fn is_multipath(stream: &TcpStream) -> bool {
     const SOL_MPTCP: libc::c_int = 284;
     const MPTCP_INFO: libc::c_int = 1;
-    let mut info = [0u8; 256];
-    let mut len = info.len() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes to `info`.
-    unsafe { libc::getsockopt(stream.as_raw_fd(), SOL_MPTCP, MPTCP_INFO, info.as_mut_ptr().cast(), &mut len) == 0 }
+    kernel_info(stream, SOL_MPTCP, MPTCP_INFO).is_some()
 }

@@ -3,6 +3,7 @@
 mod common;
 
 use common::authority::{Authority, Identity};
+use common::segments::first_parts_are_acknowledged;
 use common::{Server, free_port, wait_until};
 use kvick_testing::SetOnDrop;
 use rustls::client::Resumption;
@@ -264,6 +265,14 @@ fn a_connection_may_send_single_bytes() {
     let mut got = [0; 19];
     stream.read_exact(&mut got).expect("a reply");
     assert_eq!(&got, b"$12\r\ndrop by drop\r\n");
+}
+
+#[test]
+fn the_first_part_of_a_request_is_acknowledged_before_the_rest_arrives() {
+    let server = TlsServer::start(&[]);
+    let mut client = server.connect().0;
+    let socket = client.sock.try_clone().expect("the same socket");
+    first_parts_are_acknowledged(&server.server, &mut client, &socket);
 }
 
 #[test]

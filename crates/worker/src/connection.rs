@@ -24,6 +24,8 @@ const BLOCK: usize = 16 * 1024;
 const BLOCK_BEHIND_SHARED: usize = 64;
 /// Input buffers larger than this are freed once their input is consumed.
 const INPUT_KEPT_MAX: usize = 64 * 1024;
+/// An upper bound of what a TCP packet carries, in bytes.
+const PACKET_MAX: usize = 64 * 1024;
 
 /// A connection of a worker.
 pub struct Connection {
@@ -207,6 +209,12 @@ impl Connection {
     /// Bytes of input not yet executed, without spare capacity.
     pub fn buffered_input(&self) -> usize {
         self.pending.len() + self.parser.buffered() + self.deferred_memory()
+    }
+
+    /// Whether the rest of a request is missing, and so short that its sender may wait for an acknowledgement.
+    pub fn awaits_short_rest(&self) -> bool {
+        let is_partial = !self.pending.is_empty() || self.parser.is_partial() || self.socket.ends_within_record();
+        is_partial && !self.unparsed && self.parser.missing() < PACKET_MAX
     }
 
     fn deferred_memory(&self) -> usize {

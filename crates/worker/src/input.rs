@@ -183,6 +183,8 @@ impl Worker {
         }
         if more {
             self.queue(token);
+        } else if connection.awaits_short_rest() {
+            connection.socket.acknowledge();
         }
         self.account_client(token);
     }

@@ -142,6 +142,11 @@ impl Stream {
         self.more || self.plain_read < self.plain.len()
     }
 
+    /// Whether the input that was read ends within a record.
+    pub fn ends_within_record(&self) -> bool {
+        !self.incoming.is_empty()
+    }
+
     /// Ciphertext that waits for the socket, in bytes.
     pub fn pending_output(&self) -> usize {
         self.outgoing.len() - self.sent

@@ -14,6 +14,7 @@ pub mod groups;
 pub mod journal;
 pub mod line;
 pub mod peer;
+pub mod segments;
 pub mod vocabulary;
 pub mod wire;
 
