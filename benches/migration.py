@@ -9,9 +9,11 @@ Usage: migration.py [PART...]        (idle, writes; default: both)
 Two nodes of each program, one worker each. The slots move to the second node, and back in the next round. Before the
 first round they move there and back, so that a virtual machine has the memory that the nodes use. A round begins when
 all nodes have returned the memory of the last one to the system. The programs take turns, for KVICK_BENCH_ROUNDS rounds
-each (default: 5). The output is per round: the rate of the migration in MiB/s of values; percentiles of the latency,
-during it, of a client that reads one key per millisecond from the first node's other slots; the longest wait of a
-client that writes one key after the other to the slots that move, and follows them.
+each (default: 6, so that the first node sends as often as it receives). The output is per round: the rate of the
+migration in MiB/s of values; percentiles of the latency, during it, of a client that reads one key per millisecond from
+the first node's other slots; the longest wait of a client that writes one key after the other to the slots that move,
+and follows them. A read that is due while an earlier one waits is counted from the time when it was due, since other
+clients would have sent theirs. At the end follow medians of the rates and longest writes, and percentiles of all reads.
 
 KVICK_BENCH_MIB sets the size of the data (default: 1024), KVICK_BENCH_RATE the writes per second (default: 20000).
 KVICK_TEST_VALKEY names the Valkey server (default: valkey-server on the PATH), KVICK_SERVER the Kvick server
@@ -30,7 +32,7 @@ from durability import reply
 from failover import Node, wait_until
 from measure import Client, encode, kvick, pipelines, set_congestion_control, valkey
 
-ROUNDS = int(os.environ.get("KVICK_BENCH_ROUNDS", 5))
+ROUNDS = int(os.environ.get("KVICK_BENCH_ROUNDS", 6))
 MIB = int(os.environ.get("KVICK_BENCH_MIB", 1024))
 RATE = int(os.environ.get("KVICK_BENCH_RATE", 20_000))
 # The slots that move; the others stay with the first node, except the last, which the second node owns.
@@ -181,13 +183,14 @@ def read_others(pair, names, stop, waits):
     requests = [encode([b"EXISTS", name]) for name in names]
     while not stop.is_set():
         due += 0.001
-        before = time.monotonic()
+        before, began = time.monotonic(), due
         if due > before:
             time.sleep(due - before)
-            before = time.monotonic()
+            # How late this process wakes up is not the server's.
+            began = time.monotonic()
         follower.send(requests[len(found) % len(requests)])
         after = time.monotonic()
-        found.append((after, (after - before) * 1e3))
+        found.append((after, (after - began) * 1e3))
     waits.put(found)
 
 
@@ -220,15 +223,19 @@ def measure(pair, part, names, others):
     elapsed_s, why = pair.migrate()
     written, ended = written.value - before, time.monotonic()
     stop.set()
-    latencies, longest_ms = sorted(latency for at, latency in reads.get() if began < at < ended), writes.get()
+    latencies, longest_ms = [latency for at, latency in reads.get() if began < at < ended], writes.get()
     for process in processes:
         process.join()
-    p50, p99, highest = (latencies[min(int(len(latencies) * at), len(latencies) - 1)] for at in (0.5, 0.99, 1))
     rate = MIB / elapsed_s if elapsed_s else 0
     result = f"{rate:.0f} MiB/s ({elapsed_s:.1f} s)" if elapsed_s else f"FAILED: {why}"
     also = f"; {written / elapsed_s:.0f} writes/s" if elapsed_s and written else ""
-    return (rate, p99, longest_ms), (f"{result}; others p50 {p50:.2f}, p99 {p99:.2f}, max {highest:.2f} ms; "
-                                     f"longest write {longest_ms:.1f} ms{also}")
+    return (rate, longest_ms, latencies), f"{result}; {percentiles(latencies)}; longest write {longest_ms:.1f} ms{also}"
+
+
+def percentiles(latencies):
+    ordered = sorted(latencies)
+    p50, p99, highest = (ordered[min(int(len(ordered) * at), len(ordered) - 1)] for at in (0.5, 0.99, 1))
+    return f"others p50 {p50:.2f}, p99 {p99:.2f}, max {highest:.2f} ms"
 
 
 def main():
@@ -248,9 +255,10 @@ def main():
                     found[who].append(figures)
                     print(f"{part}: {who}: {text}", flush=True)
             for who, rounds in found.items():
-                rate, p99, longest_ms = (statistics.median(figures) for figures in zip(*rounds))
-                print(f"{part}: {who}: medians: {rate:.0f} MiB/s, p99 {p99:.2f} ms, longest write {longest_ms:.1f} ms",
-                      flush=True)
+                rates, longest_ms, latencies = zip(*rounds)
+                reads = percentiles(sum(latencies, []))
+                print(f"{part}: {who}: medians: {statistics.median(rates):.0f} MiB/s, longest write "
+                      f"{statistics.median(longest_ms):.1f} ms; all reads: {reads}", flush=True)
 
 
 if __name__ == "__main__":
