@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """GET and SET of values from 4 KiB to 1 MiB, compared with Valkey: CPU time, latency, and memory of slow readers.
 
-Usage: large_values.py [plain] [tls] [workers] [readers] [floor]        (default: all but the last)
+Usage: large_values.py [plain] [tls] [workers] [readers] [floor] [rates]        (default: all but the last two)
 
 - plain: one worker, 50 connections of valkey-benchmark, with and without pipelining.
 - tls: the same over TLS 1.3.
@@ -11,6 +11,10 @@ Usage: large_values.py [plain] [tls] [workers] [readers] [floor]        (default
 - floor: plain, and next to it a program that only receives the requests to memory and sends fixed replies from memory:
   what the kernel takes in any case. KVICK_FLOOR names it; `cargo build --release -p kvick-net --example floor` builds
   it.
+- rates: plain and tls, but both servers get the same number of requests per second: half of what Valkey reaches. As
+  fast as replies come, the faster server makes the generator the busier one, and p99 contains the waits there.
+  kvick-load sends at random intervals and counts from when a request is due; KVICK_LOAD names it (default:
+  target/release/kvick-load).
 
 Servers are measured in turn, ROUNDS (default: 3) rounds; figures are medians. CONGESTION names the congestion control
 of TCP, as root (default: the system's); it matters even on one machine. KVICK_TEST_BENCHMARK names
@@ -18,6 +22,7 @@ valkey-benchmark (default: the PATH), KVICK_TEST_VALKEY and KVICK_SERVER the ser
 """
 
 import contextlib
+import json
 import os
 import pathlib
 import socket
@@ -38,6 +43,8 @@ CASES = [
     (1_048_576, 100, [(1, 3_000), (4, 3_000)]),
 ]
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
+# Seconds of each measurement at a constant rate.
+RATE_SECONDS = 4
 MIB = 1 << 20
 READERS = 100
 # Replies that each slow reader requests: more than sockets buffer.
@@ -127,6 +134,60 @@ def compare(title, programs):
                 print(f"| {' | '.join(map(str, [command.upper(), size, depth, *texts, *ratios]))} |", flush=True)
 
 
+def generate(reach, command, size, keys, depth, seconds, *more):
+    """Runs kvick-load and returns its result."""
+    program = os.environ.get("KVICK_LOAD", str(ROOT / "target/release/kvick-load"))
+    words = [program, "run", *reach, "--connections", "50", "--pipeline", str(depth), "--duration", str(seconds),
+             "--warmup", "1s", "--command", command, "--keys", str(keys), "--value-size", str(size), *more]
+    run = subprocess.run([*words, "--json", "--quiet"], check=True, stdout=subprocess.PIPE)
+    return json.loads(run.stdout)["runs"][0]
+
+
+def measure_rate(serving, command, size, keys, depth, rate):
+    """CPU time in microseconds per request, and percentiles of latency in milliseconds, at a constant rate."""
+    with serving as (server, reach):
+        at_rate = ["--rate", str(rate), "--arrivals", "poisson"]
+        generate(reach, command, size, keys, depth, 1, *at_rate, "--preload")
+        before = server.precise_cpu()
+        run = generate(reach, command, size, keys, depth, RATE_SECONDS, *at_rate)
+        # The second before the measurement counts too.
+        requests = run["counters"]["answered"] * (RATE_SECONDS + 1) / RATE_SECONDS
+        latency = run["response"]["summary"]
+        return (server.precise_cpu() - before) * 1e6 / requests, latency["p50_ms"], latency["p99_ms"]
+
+
+def compare_rates(title, serving):
+    """Measures all cases at half of Valkey's highest rate and prints a table. `serving(program)` starts a server and
+    yields it with the connection options for kvick-load."""
+    print(f"\n{title}\n\n| command | bytes | pipelined | per second | Kvick | Valkey | all CPU, p50, p99 |")
+    print("| --- | ---: | ---: | ---: | --- | --- | --- |")
+    for size, keys, loads in CASES:
+        for depth, _ in loads:
+            for command in ("set", "get"):
+                with serving(valkey()) as (_, reach):
+                    run = generate(reach, command, size, keys, depth, 2, "--preload")
+                    rate = int(run["counters"]["answered"] / run["seconds"] / 2)
+                rounds = [[measure_rate(serving(program), command, size, keys, depth, rate)
+                           for program in (kvick(), valkey())] for _ in range(ROUNDS)]
+                ours, theirs = ([statistics.median(figures) for figures in zip(*(one[at] for one in rounds))]
+                                for at in (0, 1))
+                texts = [f"{cpu:.1f} us, {p50:.2f}, {p99:.2f} ms" for cpu, p50, p99 in (ours, theirs)]
+                ratios = ", ".join(f"{one / other:.2f}" for one, other in zip(ours, theirs))
+                print(f"| {' | '.join(map(str, [command.upper(), size, depth, rate, *texts, ratios]))} |", flush=True)
+
+
+@contextlib.contextmanager
+def serve_load(program):
+    with serve(program, 1) as (server, _):
+        yield server, ["--endpoint", f"127.0.0.1:{server.port}"]
+
+
+@contextlib.contextmanager
+def serve_tls_load(program, certificates):
+    with tls.serve(program, certificates, "--tls-auth-clients", "no") as (server, (_, port, *_)):
+        yield server, ["--endpoint", f"localhost:{port}", "--tls-ca", str(certificates / "ca.crt")]
+
+
 def resident(server):
     """Resident memory of the server in bytes."""
     status = pathlib.Path(f"/proc/{server.process.pid}/status").read_text()
@@ -182,12 +243,15 @@ def main():
         compare("One worker", plain)
     if "workers" in wanted:
         compare("Four workers on one core", plain | {"Kvick": lambda _: serve(kvick(), 4)})
-    if "tls" in wanted:
-        with tempfile.TemporaryDirectory() as name:
-            certificates = pathlib.Path(name)
-            tls.make_certificates(certificates)
+    with tempfile.TemporaryDirectory() as name:
+        certificates = pathlib.Path(name)
+        tls.make_certificates(certificates)
+        if "tls" in wanted:
             compare("TLS, one worker", {"Kvick": lambda _: tls.serve(kvick(), certificates),
                                         "Valkey": lambda _: tls.serve(valkey(), certificates)})
+        if "rates" in wanted:
+            compare_rates("At the same rate, one worker", serve_load)
+            compare_rates("At the same rate, TLS, one worker", lambda program: serve_tls_load(program, certificates))
     if "readers" in wanted:
         compare_readers()
 

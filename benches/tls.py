@@ -50,12 +50,12 @@ def free_port():
 
 
 @contextlib.contextmanager
-def serve(program, directory):
-    """Starts a server with TLS; yields it with the connection options for valkey-benchmark."""
+def serve(program, directory, *more):
+    """Starts a server with TLS, with `more` settings; yields it with the connection options for valkey-benchmark."""
     files = {name: str(directory / file) for name, file in [("ca", "ca.crt"), ("cert", "own.crt"), ("key", "own.key")]}
     port = free_port()
     settings = ["--tls-port", port, "--tls-cert-file", files["cert"], "--tls-key-file", files["key"],
-                "--tls-ca-cert-file", files["ca"], "--io-threads", "1"]
+                "--tls-ca-cert-file", files["ca"], "--io-threads", "1", *more]
     with Server(program, *settings, cores=[0]) as server:
         yield server, ["-p", port, "--tls", "--cacert", files["ca"], "--cert", files["cert"], "--key", files["key"]]
 

@@ -67,10 +67,17 @@ fn refresh() {
 
 /// Returns unused pages of the allocator to the kernel.
 pub fn purge() -> bool {
-    let flush = b"thread.tcache.flush\0";
+    // SAFETY: the control exists and carries no data.
+    let is_flushed = unsafe { command(b"thread.tcache.flush\0") };
+    is_flushed && purge_pages()
+}
+
+/// The same without the thread's cache of small allocations. A worker that frees gigabytes in pieces calls this after
+/// each of them: the allocator's thread would merge what was freed in the last 100 ms, while others wait for it.
+pub fn purge_pages() -> bool {
     let purge = format!("arena.{ALL_ARENAS}.purge\0");
-    // SAFETY: both controls exist and carry no data.
-    unsafe { command(flush) && command(purge.as_bytes()) }
+    // SAFETY: the control exists and carries no data.
+    unsafe { command(purge.as_bytes()) }
 }
 
 /// Lets a thread of the allocator return unused pages to the kernel, or those threads that allocate and free. Returning
