@@ -6,7 +6,7 @@ use kvick_core::clients::ClientFlags;
 use kvick_resp::Args;
 use kvick_runtime::clock::Ticks;
 use kvick_runtime::logging;
-use kvick_runtime::memory;
+use kvick_runtime::memory::Returning;
 use kvick_store::{Db, Env, EventClass, WhenExpired};
 use std::collections::VecDeque;
 
@@ -15,10 +15,6 @@ const KEYS_AT_ONCE: usize = 32;
 
 /// How long a worker deletes keys in one turn of its loop, in microseconds.
 const TURN_US: u64 = 250;
-
-/// How often the memory of deleted keys is returned, in microseconds. If more was freed meanwhile, this would take as long
-/// as many requests.
-const PURGE_EVERY_US: u64 = 1000;
 
 /// Slots whose keys are to be deleted, and where the deletion is.
 #[derive(Default)]
@@ -29,8 +25,8 @@ pub(super) struct LostSlots {
     position: u64,
     /// Keys deleted since the last log line.
     deleted: usize,
-    /// When unused memory was last returned.
-    purged: Option<Ticks>,
+    /// Returns the memory of deleted keys.
+    returning: Returning,
 }
 
 impl Engine {
@@ -49,10 +45,7 @@ impl Engine {
     /// owns or imports by now. One slot is locked at a time.
     pub fn continue_deleting_slots(&mut self) {
         let began = Ticks::now();
-        if self.lost_slots.purged.is_none_or(|at| began.us_since(at) >= PURGE_EVERY_US) {
-            memory::purge_pages();
-            self.lost_slots.purged = Some(began);
-        }
+        self.lost_slots.returning.follow();
         while let Some(slot) = self.lost_slots.slots.front().copied() {
             let databases = self.server.keyspace.databases();
             while self.lost_slots.database < databases {

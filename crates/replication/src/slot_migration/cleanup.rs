@@ -5,6 +5,7 @@ use kvick_cluster::migration::{JobName, RangeList};
 use kvick_core::admission::Reasons;
 use kvick_resp::Args;
 use kvick_runtime::clock;
+use kvick_runtime::memory::Returning;
 use kvick_store::db::Counters;
 use kvick_store::effects::EventClass;
 use kvick_store::global_lock::Participant;
@@ -52,6 +53,7 @@ fn delete(core: &'static ReplicatedCore, participant: Participant, slots: &Range
     let me = topology.my_id();
     let (keyspace, global) = (core.keyspace, &core.keyspace.global_lock);
     let (access, counters, mut effects) = (Access::default(), Counters::default(), Effects::default());
+    let mut returning = Returning::default();
     for slot in slots.slots().filter(|slot| topology.owner(*slot) != Some(me)) {
         for number in 0..keyspace.databases() {
             let mut position = 0;
@@ -74,6 +76,7 @@ fn delete(core: &'static ReplicatedCore, participant: Participant, slots: &Range
                 drop(locked);
                 global.leave(participant);
                 core.on_log_appended(None);
+                returning.follow();
             }
         }
     }

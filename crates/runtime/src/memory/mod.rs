@@ -8,6 +8,7 @@
 
 mod ahead;
 mod allocation_stats;
+mod returning;
 mod slabs;
 
 use std::ffi::{CStr, c_char};
@@ -17,6 +18,7 @@ use tikv_jemalloc_ctl::{epoch, raw, stats};
 
 pub use ahead::Ahead;
 pub use allocation_stats::{in_use, register_thread, settle, settled, thread_balance, unsettle};
+pub use returning::Returning;
 pub use slabs::Slabs;
 
 /// The allocator's index for all of its arenas together.
@@ -72,9 +74,8 @@ pub fn purge() -> bool {
     is_flushed && purge_pages()
 }
 
-/// The same without the thread's cache of small allocations. A worker that frees gigabytes in pieces calls this after
-/// each of them: the allocator's thread would merge what was freed in the last 100 ms, while others wait for it.
-pub fn purge_pages() -> bool {
+/// The same without the thread's cache of small allocations.
+fn purge_pages() -> bool {
     let purge = format!("arena.{ALL_ARENAS}.purge\0");
     // SAFETY: the control exists and carries no data.
     unsafe { command(purge.as_bytes()) }
