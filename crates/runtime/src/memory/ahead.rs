@@ -167,7 +167,7 @@ fn fill(arena: usize, sender: &SyncSender<Vec<Piece>>) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::allocator::Allocator;
     use crate::memory::in_use;
@@ -179,7 +179,8 @@ mod tests {
     /// Values that the thread allocates at once.
     const BATCH: usize = 16;
 
-    fn page_faults() -> i64 {
+    /// Page faults of this thread so far, without those that read from the disk.
+    pub(in crate::memory) fn page_faults() -> i64 {
         // SAFETY: the call writes the structure, which may be zero.
         unsafe {
             let mut usage: libc::rusage = std::mem::zeroed();

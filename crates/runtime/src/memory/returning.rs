@@ -30,20 +30,11 @@ impl Returning {
 mod tests {
     use super::*;
     use crate::allocator::Allocator;
+    use crate::memory::ahead::tests::page_faults;
     use std::alloc::{GlobalAlloc, Layout};
 
     const VALUE: Layout = Layout::new::<[u8; 16 * 1024]>();
     const VALUES: usize = 2000;
-
-    /// Minor page faults of this thread so far.
-    fn page_faults() -> i64 {
-        // SAFETY: all fields are numbers, which may be zero, and the kernel fills them in.
-        unsafe {
-            let mut usage: libc::rusage = std::mem::zeroed();
-            assert_eq!(libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage), 0);
-            usage.ru_minflt
-        }
-    }
 
     /// Allocates and touches values. Returns them, and how many pages that took.
     fn allocate() -> (Vec<*mut u8>, i64) {
