@@ -1,9 +1,9 @@
 //! When a worker offers its core to other threads.
 //!
 //! The scheduler lets a busy thread run for up to 4 ms, also if others wait for the core. Two kinds of work must not
-//! keep clients waiting for that long: slots that are imported while other nodes and clients use the same cores, and
-//! requests, if there are more workers than cores. With four busy workers on one core, the last one would begin after
-//! 12 ms.
+//! keep clients waiting for that long: slots that are imported, or whose keys are deleted after they have left, while
+//! other nodes and clients use the same cores; and requests, if there are more workers than cores. With four busy
+//! workers on one core, the last one would begin after 12 ms.
 
 use kvick_runtime::affinity::CpuSet;
 use kvick_runtime::time_slice::Turns;
@@ -15,7 +15,7 @@ const SHARED_CORE_US: u64 = 200;
 /// Why a worker takes turns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Reason {
-    Import,
+    Slots,
     Crowded,
 }
 
@@ -26,6 +26,7 @@ pub(super) struct CoreSharing {
     /// Cores on which they may run.
     cores: usize,
     is_importing: bool,
+    is_deleting: bool,
     turns: Option<(Reason, Turns)>,
 }
 
@@ -50,9 +51,18 @@ impl CoreSharing {
         }
     }
 
+    /// Keys of slots that have left are deleted from now on, or not any more.
+    #[inline]
+    pub(super) fn set_deleting(&mut self, is_deleting: bool) {
+        if is_deleting != self.is_deleting {
+            self.is_deleting = is_deleting;
+            self.choose();
+        }
+    }
+
     fn choose(&mut self) {
-        let reason = match self.is_importing {
-            true => Some(Reason::Import),
+        let reason = match self.is_importing || self.is_deleting {
+            true => Some(Reason::Slots),
             false => (self.workers > self.cores).then_some(Reason::Crowded),
         };
         if reason == self.reason() {
@@ -62,7 +72,7 @@ impl CoreSharing {
             turns.end();
         }
         self.turns = reason.map(|reason| match reason {
-            Reason::Import => (reason, Turns::begin()),
+            Reason::Slots => (reason, Turns::begin()),
             Reason::Crowded => (reason, Turns::begin_of(SHARED_CORE_US)),
         });
     }
@@ -85,18 +95,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn workers_take_turns_while_they_import_or_are_more_than_the_cores() {
+    fn workers_take_turns_while_slots_move_or_if_they_are_more_than_the_cores() {
         let mut sharing = CoreSharing::default();
         sharing.set_numbers(2, 2);
         assert_eq!(sharing.reason(), None);
         sharing.set_numbers(3, 2);
         assert_eq!(sharing.reason(), Some(Reason::Crowded));
         sharing.set_importing(true);
-        assert_eq!(sharing.reason(), Some(Reason::Import));
+        assert_eq!(sharing.reason(), Some(Reason::Slots));
         sharing.set_numbers(2, 2);
-        assert_eq!(sharing.reason(), Some(Reason::Import));
-        sharing.set_numbers(3, 2);
+        assert_eq!(sharing.reason(), Some(Reason::Slots));
+        sharing.set_deleting(true);
         sharing.set_importing(false);
+        assert_eq!(sharing.reason(), Some(Reason::Slots));
+        sharing.set_deleting(false);
+        assert_eq!(sharing.reason(), None);
+        sharing.set_numbers(3, 2);
         assert_eq!(sharing.reason(), Some(Reason::Crowded));
         sharing.set_numbers(1, 2);
         assert_eq!(sharing.reason(), None);

@@ -324,6 +324,7 @@ impl Worker {
         self.engine.settle_memory();
         let ended = Ticks::now();
         self.engine.stats.count_turn(ended.us_since(began), executed);
+        self.core_sharing.set_deleting(self.engine.is_deleting_slots());
         self.core_sharing.end_turn_if_over();
         ended
     }
