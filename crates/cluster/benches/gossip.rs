@@ -1,4 +1,5 @@
 //! The cost of gossip to a node of a large cluster: received and sent heartbeats, ticks, and the text of `nodes.conf`.
+//! And that of slots which change their owner, since clients wait meanwhile.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use kvick_cluster::bus::{
@@ -112,6 +113,19 @@ fn later(now: Now, ms: u64) -> Now {
 
 /// A message of a node that tells about others.
 fn frame(sender: usize, nodes: usize, kind: MessageType, told: &[usize], now: Now) -> Arc<[u8]> {
+    let owner = sender % (nodes / 2);
+    claim(sender, nodes, kind, told, now, (owner as u64 + 1, &slots(owner, nodes)))
+}
+
+/// A message with this epoch and these slots.
+fn claim(
+    sender: usize,
+    nodes: usize,
+    kind: MessageType,
+    told: &[usize],
+    now: Now,
+    (epoch, slots): (u64, &Slots),
+) -> Arc<[u8]> {
     let primaries = nodes / 2;
     let owner = sender % primaries;
     let ips: Vec<String> = told.iter().map(|index| ip(*index)).collect();
@@ -128,10 +142,9 @@ fn frame(sender: usize, nodes: usize, kind: MessageType, told: &[usize], now: No
     let entries: Vec<GossipEntry<'_>> = told.iter().zip(&ips).map(|(index, ip)| entry((*index, ip.as_str()))).collect();
     let shard = [kvick_cluster::bus::Extension::ShardId(id(1_000_000 + owner))];
     let ping = Ping { gossip: Gossip::from(entries.as_slice()), extensions: Extensions::from(shard.as_slice()) };
-    let slots = slots(owner, nodes);
     let header = Header {
-        current_epoch: primaries as u64,
-        config_epoch: owner as u64 + 1,
+        current_epoch: epoch.max(primaries as u64),
+        config_epoch: epoch,
         replication_offset: 0,
         sender: id(sender),
         slots: slots.view(),
@@ -215,5 +228,28 @@ fn save(c: &mut Criterion) {
     });
 }
 
-criterion_group!(benches, receive, tick, save);
+/// Half of all slots change hands: another node claims them, and this one takes them over.
+fn hand_over(c: &mut Criterion) {
+    const NODES: usize = 4;
+    let mut member = Member::new(NODES);
+    let moved = 1..=SLOT_COUNT / 2;
+    let (everything, rest) = (Slots::from_iter(1..SLOT_COUNT), Slots::from_iter(SLOT_COUNT / 2 + 1..SLOT_COUNT));
+    c.bench_function("hand_over/there_and_back", |b| {
+        b.iter(|| {
+            let epoch = member.cluster.current_epoch() + 1;
+            member.receive(&claim(1, NODES, MessageType::Pong, &[], member.now, (epoch, &everything)));
+            member.settle();
+            let left = member.cluster.my_shard_slot_count();
+            let facts = Facts::without_data(member.now);
+            member.cluster.take_over_slots(std::slice::from_ref(&moved), &facts);
+            member.settle();
+            // The other node lets them go.
+            let epoch = member.cluster.current_epoch();
+            member.receive(&claim(1, NODES, MessageType::Pong, &[], member.now, (epoch, &rest)));
+            assert_eq!((left, member.cluster.my_shard_slot_count()), (1, usize::from(SLOT_COUNT / 2) + 1));
+        });
+    });
+}
+
+criterion_group!(benches, receive, tick, save, hand_over);
 criterion_main!(benches);

@@ -161,6 +161,13 @@ impl<'a> SlotsRef<'a> {
     }
 }
 
+/// The slots of a range that are in the word with this index, which the range touches.
+fn word_of_range(index: u16, first: u16, last: u16) -> u64 {
+    let low = first.saturating_sub(index * WORD);
+    let high = (last - index * WORD).min(WORD - 1);
+    (u64::MAX << low) & (u64::MAX >> (WORD - 1 - high))
+}
+
 /// Whether all of at most [`SLOTS_BYTES`] bytes are zeros.
 fn is_zero(bytes: &[u8]) -> bool {
     bytes.is_empty() || *bytes == NO_SLOTS[..bytes.len()]
@@ -208,8 +215,7 @@ impl Slots {
         if slot >= SLOT_COUNT {
             return false;
         }
-        let first = slot / WORD;
-        let byte = &mut self.cover(first, first + 1)[usize::from(slot % WORD / 8)];
+        let byte = &mut self.cover_word(slot / WORD)[usize::from(slot % WORD / 8)];
         let before = std::mem::replace(byte, *byte | 1 << (slot % 8));
         before != *byte
     }
@@ -219,10 +225,32 @@ impl Slots {
         if !self.contains(slot) {
             return false;
         }
-        let first = slot / WORD;
-        self.cover(first, first + 1)[usize::from(slot % WORD / 8)] &= !(1 << (slot % 8));
-        self.drop_if_empty();
+        let word = self.cover_word(slot / WORD);
+        word[usize::from(slot % WORD / 8)] &= !(1 << (slot % 8));
+        if *word == [0; WORD_BYTES] {
+            self.drop_if_empty();
+        }
         true
+    }
+
+    /// Adds all slots of a range that ends before [`SLOT_COUNT`].
+    pub fn insert_range(&mut self, range: RangeInclusive<u16>) {
+        let (first, last) = (*range.start(), (*range.end()).min(SLOT_COUNT - 1));
+        if first > last {
+            return;
+        }
+        let first_word = first / WORD;
+        let words = self.cover(first_word, last / WORD + 1).as_chunks_mut::<WORD_BYTES>().0;
+        for (index, word) in (first_word..).zip(words) {
+            *word = (u64::from_le_bytes(*word) | word_of_range(index, first, last)).to_le_bytes();
+        }
+    }
+
+    /// Removes all slots of a range.
+    pub fn remove_range(&mut self, range: RangeInclusive<u16>) {
+        let mut slots = Slots::EMPTY;
+        slots.insert_range(range);
+        self.remove_all(slots.view());
     }
 
     /// Adds all slots of another set.
@@ -267,6 +295,18 @@ impl Slots {
     /// See [`SlotsRef::ranges`].
     pub fn ranges(&self) -> SlotRanges<'_> {
         self.view().ranges()
+    }
+
+    /// The word with this index. Extends what is kept if it lacks it.
+    #[inline]
+    fn cover_word(&mut self, index: u16) -> &mut [u8; WORD_BYTES] {
+        let place = |first: u16| index.checked_sub(first).map(usize::from);
+        let has = |set: &Slots| place(set.first).is_some_and(|at| at < set.view().words().len());
+        if !has(self) {
+            self.cover(index, index + 1);
+        }
+        let at = usize::from(index - self.first);
+        &mut self.bytes.as_deref_mut().unwrap_or_default().as_chunks_mut().0[at]
     }
 
     /// The words from `first` on, up to `end`. Extends what is kept if it lacks some of them.
@@ -368,6 +408,7 @@ mod tests {
         fn behaves_like_a_set(
             changes in prop::collection::vec((0..SLOT_COUNT, 0u16..200, any::<bool>()), 0..20),
             others in prop::collection::vec(0..SLOT_COUNT, 0..50),
+            (range_start, length_of_range) in (0..SLOT_COUNT + 10, 0..SLOT_COUNT + 10),
         ) {
             let (mut slots, mut model) = (Slots::EMPTY, BTreeSet::new());
             for (first, length, insert) in changes {
@@ -394,6 +435,16 @@ mod tests {
             let both = others.iter().filter(|slot| model.contains(slot)).count();
             prop_assert_eq!(slots == other, both == model.len() && both == other.len());
             prop_assert_eq!(slots.view().intersects(other.view()), others.iter().any(|slot| model.contains(slot)));
+            if let Some(last) = length_of_range.checked_sub(1).map(|length| range_start.saturating_add(length)) {
+                let (mut with, mut without) = (slots.clone(), slots.clone());
+                with.insert_range(range_start..=last);
+                without.remove_range(range_start..=last);
+                let is_in = |slot: u16| (range_start..=last).contains(&slot);
+                let all = || 0..SLOT_COUNT;
+                prop_assert!(with.iter().eq(all().filter(|slot| model.contains(slot) || is_in(*slot))));
+                prop_assert!(without.iter().eq(all().filter(|slot| model.contains(slot) && !is_in(*slot))));
+                prop_assert_eq!(without.is_empty(), without.iter().next().is_none());
+            }
             let mut union = slots.clone();
             union.insert_all(other.view());
             prop_assert!(others.iter().all(|slot| union.contains(*slot)));

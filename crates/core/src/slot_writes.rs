@@ -7,30 +7,30 @@
 
 use kvick_store::slot::SLOTS;
 use parking_lot::Mutex;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 const WORD: usize = u64::BITS as usize;
+const WORDS: usize = SLOTS as usize / WORD;
 
-/// See the module's documentation.
+/// See the module's documentation. Thousands of slots change at once while clients wait, so they are changed in words.
 pub struct SlotWrites {
     /// Number of slots in `held`.
     count: AtomicUsize,
     /// How often slots were held.
     generation: AtomicU64,
-    held: [AtomicU64; SLOTS as usize / WORD],
+    held: [AtomicU64; WORDS],
     /// Slots of `held` whose reads are held back as well.
-    granted: [AtomicU64; SLOTS as usize / WORD],
+    granted: [AtomicU64; WORDS],
     /// Writes that found their slot held.
     waits: AtomicU64,
     holders: Mutex<Holders>,
 }
 
 /// Who holds slots.
-#[derive(Default)]
 struct Holders {
     /// Slots of exports.
-    exported: HashSet<u16>,
+    exported: [u64; WORDS],
     /// Number of MIGRATE requests for each slot.
     migrated: HashMap<u16, usize>,
 }
@@ -40,10 +40,10 @@ impl Default for SlotWrites {
         SlotWrites {
             count: AtomicUsize::new(0),
             generation: AtomicU64::new(0),
-            held: [const { AtomicU64::new(0) }; SLOTS as usize / WORD],
-            granted: [const { AtomicU64::new(0) }; SLOTS as usize / WORD],
+            held: [const { AtomicU64::new(0) }; WORDS],
+            granted: [const { AtomicU64::new(0) }; WORDS],
             waits: AtomicU64::new(0),
-            holders: Mutex::default(),
+            holders: Mutex::new(Holders { exported: [0; WORDS], migrated: HashMap::new() }),
         }
     }
 }
@@ -53,9 +53,9 @@ impl SlotWrites {
     /// progress when this returns.
     pub fn hold(&self, slots: impl Iterator<Item = u16>) {
         let mut holders = self.holders.lock();
-        for slot in slots {
-            holders.exported.insert(slot);
-            self.set(slot);
+        for (index, bits) in words(slots) {
+            holders.exported[index] |= bits;
+            self.set(index, bits);
         }
         self.generation.fetch_add(1, Ordering::SeqCst);
     }
@@ -64,10 +64,8 @@ impl SlotWrites {
     /// the caller has the global lock, no read of them is in progress when this returns.
     pub fn hold_reads(&self, slots: impl Iterator<Item = u16>) {
         let holders = self.holders.lock();
-        for slot in slots.filter(|slot| holders.exported.contains(slot)) {
-            if let Some((word, bit)) = place(&self.granted, slot) {
-                word.fetch_or(bit, Ordering::SeqCst);
-            }
+        for (index, bits) in words(slots) {
+            self.granted[index].fetch_or(bits & holders.exported[index], Ordering::SeqCst);
         }
         self.generation.fetch_add(1, Ordering::SeqCst);
     }
@@ -76,12 +74,11 @@ impl SlotWrites {
     /// the workers.
     pub fn release(&self, slots: impl Iterator<Item = u16>) {
         let mut holders = self.holders.lock();
-        for slot in slots {
-            holders.exported.remove(&slot);
-            if let Some((word, bit)) = place(&self.granted, slot) {
-                word.fetch_and(!bit, Ordering::SeqCst);
-            }
-            self.clear_unless_held(slot, &holders);
+        let migrated = words(holders.migrated.keys().copied()).collect::<HashMap<_, _>>();
+        for (index, bits) in words(slots) {
+            holders.exported[index] &= !bits;
+            self.granted[index].fetch_and(!bits, Ordering::SeqCst);
+            self.clear(index, bits & !migrated.get(&index).copied().unwrap_or(0));
         }
     }
 
@@ -90,7 +87,7 @@ impl SlotWrites {
     pub fn hold_migrated(&self, slot: u16) {
         let mut holders = self.holders.lock();
         *holders.migrated.entry(slot).or_default() += 1;
-        self.set(slot);
+        words([slot].into_iter()).for_each(|(index, bits)| self.set(index, bits));
         self.generation.fetch_add(1, Ordering::SeqCst);
     }
 
@@ -102,26 +99,20 @@ impl SlotWrites {
         *requests -= 1;
         if *requests == 0 {
             holders.migrated.remove(&slot);
-            self.clear_unless_held(slot, &holders);
+            words([slot].into_iter()).for_each(|(index, bits)| self.clear(index, bits & !holders.exported[index]));
         }
     }
 
-    /// Marks a slot as held. The caller has locked `holders`.
-    fn set(&self, slot: u16) {
-        let Some((word, bit)) = place(&self.held, slot) else { return };
-        if word.fetch_or(bit, Ordering::SeqCst) & bit == 0 {
-            self.count.fetch_add(1, Ordering::SeqCst);
-        }
+    /// Marks slots as held. The caller has locked `holders`.
+    fn set(&self, index: usize, bits: u64) {
+        let added = bits & !self.held[index].fetch_or(bits, Ordering::SeqCst);
+        self.count.fetch_add(added.count_ones() as usize, Ordering::SeqCst);
     }
 
-    fn clear_unless_held(&self, slot: u16, holders: &Holders) {
-        if holders.exported.contains(&slot) || holders.migrated.contains_key(&slot) {
-            return;
-        }
-        let Some((word, bit)) = place(&self.held, slot) else { return };
-        if word.fetch_and(!bit, Ordering::SeqCst) & bit != 0 {
-            self.count.fetch_sub(1, Ordering::SeqCst);
-        }
+    /// Marks slots that nobody holds as not held. The caller has locked `holders`.
+    fn clear(&self, index: usize, bits: u64) {
+        let removed = bits & self.held[index].fetch_and(!bits, Ordering::SeqCst);
+        self.count.fetch_sub(removed.count_ones() as usize, Ordering::SeqCst);
     }
 
     /// Changes whenever slots are held. A write that was admitted in an earlier generation must be checked again.
@@ -159,6 +150,15 @@ impl SlotWrites {
     }
 }
 
+/// The words that have slots, each with its index. Numbers that are not slots are left out.
+fn words(slots: impl Iterator<Item = u16>) -> impl Iterator<Item = (usize, u64)> {
+    let mut words = [0; WORDS];
+    for slot in slots.filter(|slot| *slot < SLOTS) {
+        words[usize::from(slot) / WORD] |= 1 << (usize::from(slot) % WORD);
+    }
+    words.into_iter().enumerate().filter(|(_, bits)| *bits != 0)
+}
+
 /// The word and the bit of a slot.
 fn place(slots: &[AtomicU64], slot: u16) -> Option<(&AtomicU64, u64)> {
     slots.get(usize::from(slot) / WORD).map(|word| (word, 1 << (usize::from(slot) % WORD)))
@@ -189,10 +189,13 @@ mod tests {
         writes.hold_migrated(7);
         assert_ne!(writes.generation(), generation);
         writes.hold_migrated(7);
-        writes.release([7].into_iter());
+        writes.release([7, 8].into_iter());
         writes.release_migrated(7);
         assert!(writes.holds(7));
+        writes.hold([7].into_iter());
         writes.release_migrated(7);
+        assert!(writes.holds(7), "of an export");
+        writes.release([7].into_iter());
         assert!(!writes.holds(7) && !writes.holds_any());
         writes.release_migrated(7);
         assert!(!writes.holds_any());

@@ -61,6 +61,12 @@ pub trait Topology {
     /// The owner of a slot, if it has one.
     fn owner(&self, slot: u16) -> Option<NodeId>;
 
+    /// The owner of all slots of a range, if that is one node.
+    fn owner_of_range(&self, range: SlotRange) -> Option<NodeId> {
+        let owner = self.owner(range.first);
+        owner.filter(|_| range.slots().all(|slot| self.owner(slot) == owner))
+    }
+
     /// Another node, or this one.
     fn peer(&self, id: &NodeId) -> Option<Peer>;
 
@@ -146,8 +152,8 @@ impl Context<'_> {
 
     /// The node that owns all slots of the list, if there is exactly one.
     fn owner_of(&self, ranges: &RangeList) -> Option<NodeId> {
-        let mut slots = ranges.slots();
-        let first = self.topology.owner(slots.next()?)?;
-        slots.all(|slot| self.topology.owner(slot) == Some(first)).then_some(first)
+        let mut owners = ranges.ranges().iter().map(|range| self.topology.owner_of_range(*range));
+        let first = owners.next()??;
+        owners.all(|owner| owner == Some(first)).then_some(first)
     }
 }

@@ -1,7 +1,7 @@
 //! Lists of slot ranges, as MIGRATESLOTS and ESTABLISH name them.
 
 use super::CommandError;
-use crate::SLOT_COUNT;
+use crate::{SLOT_COUNT, Slots};
 use std::fmt;
 
 /// Slots from `first` to `last`, both included.
@@ -88,6 +88,13 @@ impl RangeList {
     /// The slots, range by range.
     pub fn slots(&self) -> impl Iterator<Item = u16> {
         self.0.iter().flat_map(|range| range.slots())
+    }
+
+    /// The slots as a set.
+    pub fn to_slots(&self) -> Slots {
+        let mut slots = Slots::EMPTY;
+        self.0.iter().for_each(|range| slots.insert_range(range.first..=range.last));
+        slots
     }
 
     /// Whether a slot is in the list.

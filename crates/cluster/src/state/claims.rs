@@ -46,6 +46,8 @@ struct Claim {
     granted: Slots,
     /// See [`Cluster::is_old`].
     is_old: bool,
+    /// Slots that the node has won. It becomes their owner at the end.
+    won: Slots,
     /// Slots that this node's shard lost.
     lost: usize,
     /// Slots that this node lost, while it has keys in them.
@@ -62,12 +64,12 @@ struct MovedRange {
 }
 
 impl Cluster {
-    /// Remembers that a node has handed a slot over to this one, which has just taken a new epoch.
-    pub(super) fn note_taken(&mut self, source: NodeKey, slot: u16) {
+    /// Remembers that a node has handed slots over to this one, which has just taken a new epoch.
+    pub(super) fn note_taken(&mut self, source: NodeKey, slots: SlotsRef<'_>) {
         if source != self.myself {
             let epoch = self.my_epoch();
             let taken = self.taken.entry(source).or_default();
-            taken.slots.insert(slot);
+            taken.slots.insert_all(slots);
             taken.epoch = epoch;
         }
     }
@@ -148,6 +150,7 @@ impl Cluster {
             my_primary: if me.is_primary() { Some(self.myself) } else { me.replica_of },
             granted: self.granted_slots(node, &says, facts),
             is_old: self.is_old(node, &says),
+            won: Slots::EMPTY,
             lost: 0,
             dirty: Slots::EMPTY,
             moved: None,
@@ -172,6 +175,7 @@ impl Cluster {
         if let Some(range) = claim.moved {
             self.log_moved_range(range, node);
         }
+        self.reassign(claim.won.view(), node);
         // A module without redirections cares for data and roles itself.
         if !self.settings.module_no_redirection {
             self.follow_claim(&claim, slots.len());
@@ -211,8 +215,7 @@ impl Cluster {
             claim.lost += 1;
         }
         self.adjust_open_slot(claim, slot);
-        self.unassign_slot(slot);
-        self.assign_slot(claim.node, slot);
+        claim.won.insert(slot);
         self.todo(Todo::SAVE | Todo::STATE | Todo::SYNC);
     }
 

@@ -7,7 +7,7 @@ use crate::Epoch;
 use crate::flags::NodeFlags;
 use crate::node_id::NodeId;
 use crate::slots::{SLOT_COUNT, Slots};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 /// How CLUSTER FAILOVER is to be done.
@@ -271,16 +271,19 @@ impl Cluster {
     pub fn take_over_slots(&mut self, ranges: &[RangeInclusive<u16>], facts: &Facts<'_>) {
         let epoch = self.take_next_epoch();
         log!(self, Notice, "New configEpoch set to {epoch}");
-        let mut sources = BTreeSet::new();
-        for slot in ranges.iter().cloned().flatten().filter(|slot| *slot < SLOT_COUNT) {
+        let mut slots = Slots::EMPTY;
+        ranges.iter().for_each(|range| slots.insert_range(range.clone()));
+        let mut sources: BTreeMap<NodeKey, Slots> = BTreeMap::new();
+        for slot in slots.iter() {
             if let Some(source) = self.owner(slot) {
-                self.note_taken(source, slot);
-                sources.insert(source);
+                sources.entry(source).or_default().insert(slot);
             }
-            self.unassign_slot(slot);
-            self.assign_slot(self.myself, slot);
         }
-        sources.into_iter().for_each(|source| self.ask_for_claim(source, facts));
+        self.reassign(slots.view(), self.myself);
+        for (source, taken) in sources {
+            self.note_taken(source, taken.view());
+            self.ask_for_claim(source, facts);
+        }
         self.update_state(facts);
         self.todo(Todo::SAVE | Todo::SYNC | Todo::BROADCAST);
     }

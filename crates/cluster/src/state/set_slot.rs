@@ -5,7 +5,7 @@ use super::settle::Todo;
 use super::{Cluster, CommandError, Facts, NodeKey, log};
 use crate::flags::NodeFlags;
 use crate::node_id::NodeId;
-use crate::slots::SLOT_COUNT;
+use crate::slots::{SLOT_COUNT, Slots};
 
 /// What CLUSTER SETSLOT does with a slot. Nodes are given by their names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -146,7 +146,7 @@ impl Cluster {
             let epoch = self.take_next_epoch();
             log!(self, Notice, "New configEpoch set to {epoch}");
             log!(self, Notice, "ConfigEpoch updated after importing slot {slot}");
-            self.note_taken(source, slot);
+            self.note_taken(source, Slots::from_iter([slot]).view());
             self.todo(Todo::BROADCAST);
             self.ask_for_claim(source, facts);
         }

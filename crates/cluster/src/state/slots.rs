@@ -3,6 +3,7 @@
 
 use super::{Cluster, NodeKey, log};
 use crate::flags::NodeFlags;
+use crate::slots::SlotsRef;
 
 /// How much [`Cluster::move_slots`] has changed.
 pub(super) struct MovedSlots {
@@ -31,13 +32,54 @@ impl Cluster {
         self.reset_stats.insert(slot);
         let node = &mut self.nodes[key];
         node.slots.insert(slot);
-        node.slot_count += 1;
+        self.count_assigned(key, 1);
+        true
+    }
+
+    /// Counts slots that a node has received.
+    fn count_assigned(&mut self, key: NodeKey, slots: u16) {
+        let node = &mut self.nodes[key];
+        let is_first = node.slot_count == 0;
+        node.slot_count += slots;
         node.slots_text.take();
         // A primary with its first slot is worth a replica, if other primaries have some.
-        if node.slot_count == 1 && self.nodes.iter().any(|(_, node)| node.is_primary() && !node.replicas.is_empty()) {
+        if is_first && self.nodes.iter().any(|(_, node)| node.is_primary() && !node.replicas.is_empty()) {
             self.nodes[key].flags |= NodeFlags::MIGRATE_TO;
         }
-        true
+    }
+
+    /// Gives slots to a node, whether they have owners or not. Clients wait for that when a slot migration ends, so
+    /// runs of slots with the same owner go at once.
+    pub(super) fn reassign(&mut self, slots: SlotsRef<'_>, to: NodeKey) {
+        if slots.is_empty() {
+            return;
+        }
+        for range in slots.ranges() {
+            let (mut first, end) = (*range.start(), *range.end() + 1);
+            while first < end {
+                let owners = &mut self.owners[usize::from(first)..usize::from(end)];
+                let from = owners.first().copied().flatten();
+                let len = owners.iter().take_while(|owner| **owner == from).count();
+                owners[..len].fill(Some(to));
+                let len = len as u16;
+                let run = first..=first + len - 1;
+                match from {
+                    Some(from) => {
+                        let node = &mut self.nodes[from];
+                        node.slots.remove_range(run.clone());
+                        node.slot_count -= len;
+                        node.slots_text.take();
+                        self.dropped_channels.insert_range(run);
+                    }
+                    None => self.assigned += len,
+                }
+                first += len;
+            }
+        }
+        self.unclaimed.remove_all(slots);
+        self.reset_stats.insert_all(slots);
+        self.nodes[to].slots.insert_all(slots);
+        self.count_assigned(to, slots.len() as u16);
     }
 
     /// Takes a slot from its owner. Returns whether it had one.
@@ -66,10 +108,7 @@ impl Cluster {
     /// Gives all slots of a node to another one of its shard, which has replaced it. Open slots follow.
     pub(super) fn move_slots(&mut self, from: NodeKey, to: NodeKey) -> MovedSlots {
         let slots = self.nodes[from].slots.clone();
-        for slot in slots.iter() {
-            self.unassign_slot(slot);
-            self.assign_slot(to, slot);
-        }
+        self.reassign(slots.view(), to);
         let replace = |open: &mut std::collections::BTreeMap<u16, NodeKey>| {
             let moved: Vec<u16> = open.iter().filter(|(_, node)| **node == from).map(|(slot, _)| *slot).collect();
             open.extend(moved.iter().map(|slot| (*slot, to)));

@@ -154,9 +154,10 @@ impl SlotMigration {
                 Direction::Import => &mut sets.importing,
                 Direction::Export => &mut sets.exporting,
             };
-            job.ranges().slots().for_each(|slot| _ = set.insert(slot));
+            let slots = job.ranges().to_slots();
+            set.insert_all(slots.view());
             if let (State::ExportFailoverGranted, Some(target)) = (job.state(), job.target()) {
-                sets.granted.push((target, job.ranges().slots().collect()));
+                sets.granted.push((target, slots));
             }
         }
         self.is_active.store(!sets.importing.is_empty() || !sets.exporting.is_empty(), Ordering::SeqCst);

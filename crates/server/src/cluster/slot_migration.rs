@@ -3,7 +3,7 @@
 use super::{ClusterNode, Published};
 use crate::server::Server;
 use kvick_cluster::NodeId;
-use kvick_cluster::migration::{Peer, RangeList, Topology};
+use kvick_cluster::migration::{Peer, RangeList, SlotRange, Topology};
 use kvick_config::tables::tls::TLS_REPLICATION;
 use kvick_replication::slot_migration::Membership;
 use std::ops::RangeInclusive;
@@ -55,6 +55,12 @@ impl Topology for View {
 
     fn owner(&self, slot: u16) -> Option<NodeId> {
         self.published.topology.owner(slot).map(|owner| owner.id)
+    }
+
+    fn owner_of_range(&self, range: SlotRange) -> Option<NodeId> {
+        let owners = self.published.topology.owners.get(usize::from(range.first)..=usize::from(range.last))?;
+        let is_one = owners.windows(2).all(|pair| pair[0] == pair[1]);
+        self.owner(range.first).filter(|_| is_one)
     }
 
     fn peer(&self, id: &NodeId) -> Option<Peer> {
