@@ -199,16 +199,16 @@ def read_others(pair, names, stop, waits):
 
 
 def write_moving(pair, names, stop, waits):
-    """Writes to slots that move, one request after the other, and returns the longest wait in ms."""
-    follower, longest_s, turn = Follower(pair), 0.0, 0
+    """Writes to slots that move, one request after the other, and returns when each ended and its latency in ms."""
+    follower, found = Follower(pair), []
     requests = [encode([b"SET", name, VALUE]) for name in names]
     while not stop.is_set():
         before = time.monotonic()
-        follower.send(requests[turn % len(requests)])
-        longest_s = max(longest_s, time.monotonic() - before)
-        turn += 1
+        follower.send(requests[len(found) % len(requests)])
+        after = time.monotonic()
+        found.append((after, (after - before) * 1e3))
         time.sleep(0.0005)
-    waits.put(longest_s * 1e3)
+    waits.put(found)
 
 
 def measure(pair, part, names, others):
@@ -230,7 +230,8 @@ def measure(pair, part, names, others):
     time.sleep(AFTERWARDS_S)
     ended = time.monotonic()
     stop.set()
-    latencies, longest_ms = [latency for at, latency in reads.get() if began < at < ended], writes.get()
+    during = lambda found: [latency for at, latency in found if began < at < ended]
+    latencies, longest_ms = during(reads.get()), max(during(writes.get()))
     for process in processes:
         process.join()
     rate = MIB / elapsed_s if elapsed_s else 0

@@ -75,7 +75,7 @@ pub fn purge() -> bool {
 }
 
 /// The same without the thread's cache of small allocations.
-fn purge_pages() -> bool {
+pub fn purge_pages() -> bool {
     let purge = format!("arena.{ALL_ARENAS}.purge\0");
     // SAFETY: the control exists and carries no data.
     unsafe { command(purge.as_bytes()) }

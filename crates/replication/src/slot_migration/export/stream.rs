@@ -53,6 +53,8 @@ pub(super) struct Stream {
     follower: Option<Follower>,
     /// Whether the snapshot was sent.
     has_begun: bool,
+    /// Whether all writes up to some moment after that were passed on.
+    has_caught_up: bool,
     /// Writes to the slots that were taken from the log, in pieces.
     pending: VecDeque<Vec<u8>>,
     pending_bytes: usize,
@@ -87,6 +89,7 @@ impl Stream {
             slots,
             follower: Some(follower),
             has_begun: false,
+            has_caught_up: false,
             pending: VecDeque::new(),
             pending_bytes: 0,
             pause_at: None,
@@ -162,6 +165,12 @@ impl Stream {
         {
             self.count_pending(self.pending_bytes - piece.len());
             connection.send(&piece);
+        }
+        if self.pending.is_empty() && !self.has_caught_up {
+            self.has_caught_up = true;
+            // What the writes during the snapshot took, which can be tens of megabytes, goes back to the kernel now.
+            // Otherwise it would be returned with the first deleted keys, while clients wait for the hand-over.
+            kvick_runtime::memory::purge_pages();
         }
         if let (Some(at), Some(follower)) = (self.pause_at, &self.follower)
             && follower.offset() >= at
