@@ -93,6 +93,29 @@ fn slots_taken_over_at_once_are_claimed_everywhere_and_their_keys_deleted() {
 }
 
 #[test]
+fn slots_of_several_owners_and_of_none_are_taken_over_at_once() {
+    let mut net = Net::cluster(3, 0);
+    for host in 0..3 {
+        net.command(host, |cluster, _| cluster.del_slots(&[100..=199])).expect("they are assigned");
+    }
+    // Its own slots are among them.
+    let ranges = [50..=250, 5_000..=6_000, 16_000..=16_383];
+    net.command(1, |cluster, facts| cluster.take_over_slots(&ranges, facts));
+    net.run(10);
+    assert!(net.agrees() && net.all_ok());
+    for host in &net.hosts {
+        assert_eq!(host.cluster.audit(), None);
+        for slot in ranges.iter().cloned().flatten() {
+            assert_eq!(host.cluster.slot_owner(slot), Some(net.id(1)), "slot {slot}");
+        }
+        assert_eq!(
+            [49, 251, 4_999, 6_001, 15_999].map(|slot| host.cluster.slot_owner(slot) == Some(net.id(1))),
+            [false, false, false, true, false]
+        );
+    }
+}
+
+#[test]
 fn a_node_that_missed_a_claim_is_told_by_others() {
     let mut net = Net::cluster(3, 0);
     // Host 1 takes slots over while host 0 cannot hear it.
