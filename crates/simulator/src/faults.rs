@@ -335,8 +335,8 @@ impl World {
         let Some(host) = self.random_replica() else { return };
         let hard = self.random.bool();
         self.trace.note(self.now_ms, || format!("host {host}: CLUSTER RESET, hard: {hard}"));
-        if hard {
-            self.oracle.hard_reset(host);
+        if let Some(id) = self.cluster(host).map(|cluster| cluster.my_id()) {
+            self.oracle.reset(host, id, hard);
         }
         self.command(host, |cluster, facts| cluster.reset(hard, "simulator", facts).is_ok());
         self.faults.rejoining.insert(host);

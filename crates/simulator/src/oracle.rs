@@ -139,10 +139,15 @@ impl Oracle {
         &self.promised
     }
 
-    /// CLUSTER RESET HARD: epochs of the host begin anew.
-    pub(crate) fn hard_reset(&mut self, host: usize) {
-        self.seen[host] = Seen::default();
-        self.owners[host].clear();
+    /// CLUSTER RESET: the node of a host does not stand by what it has announced any more. A replica saves the epoch of
+    /// its primary instead of its own, so that it may be a primary without slots and with a lower epoch afterwards.
+    /// With HARD, the epochs of the host begin anew.
+    pub(crate) fn reset(&mut self, host: usize, id: NodeId, hard: bool) {
+        self.claimed.remove(&id);
+        if hard {
+            self.seen[host] = Seen::default();
+            self.owners[host].clear();
+        }
     }
 }
 
