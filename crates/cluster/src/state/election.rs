@@ -304,6 +304,7 @@ impl Cluster {
     /// A replica asks for a vote. A node votes once in an epoch, for a replica of a failed primary that knows of no
     /// later owner of its slots than this node.
     pub(super) fn consider_vote(&mut self, candidate: NodeKey, request: &Header<'_>, facts: &Facts<'_>) {
+        self.expect_claim(candidate);
         if !self.me().votes() {
             return;
         }

@@ -4,6 +4,10 @@
 //! follows the offset in its messages, marks them as paused and sends PINGs to the replica without waiting. When the
 //! replica has processed the stream up to the offset in such a message, it starts an election. Its request says that
 //! voters must not refuse because the primary works. FORCE omits the primary's part.
+//!
+//! Both give up after the same time. A replica that is elected just before that may be heard of much later, since it
+//! first saves its claim. If the primary resumed writes meanwhile, they would be lost. So a primary that sees the request
+//! for votes waits for the claim as long as Valkey's primary says that it pauses: for twice the time.
 
 use super::mutation::Mutation;
 use super::settle::Todo;
@@ -20,6 +24,8 @@ pub(super) struct ManualFailover {
     pub(super) deadline_ms: Option<u64>,
     /// On the primary: the replica that replaces it.
     pub(super) replica: Option<NodeKey>,
+    /// On the primary: until when writes are paused at most.
+    pause_end_ms: u64,
     /// On the primary: the link on which that replica asked, until the environment has paused writes.
     pausing_for: Option<LinkId>,
     /// On the primary: whether writes are paused.
@@ -101,12 +107,20 @@ impl Cluster {
         self.manual.deadline_ms = Some(facts.ms().saturating_add(timeout_ms));
         self.manual.replica = Some(replica);
         let until_ms = facts.ms().saturating_add(timeout_ms.saturating_mul(PAUSE_TIMEOUTS));
+        self.manual.pause_end_ms = until_ms;
         self.out.push(Action::PauseWrites { until_ms });
         self.manual.pausing_for = Some(link);
         if self.breaks(Mutation::EarlyOffset) {
             self.writes_paused(facts);
         }
         log!(self, Notice, "Manual failover requested by replica {}.", self.label(replica));
+    }
+
+    /// A node asks for votes. If it is the replica for which this primary has paused, it may be elected from now on.
+    pub(super) fn expect_claim(&mut self, candidate: NodeKey) {
+        if self.manual.replica == Some(candidate) && self.manual.is_paused {
+            self.manual.deadline_ms = Some(self.manual.pause_end_ms);
+        }
     }
 
     /// Writes are paused as [`Action::PauseWrites`] has asked for: no write follows the offset of `facts`.

@@ -155,6 +155,21 @@ fn a_coordinated_failover_waits_for_the_stream_and_gives_up_in_time() {
 }
 
 #[test]
+fn a_primary_that_was_asked_for_its_vote_waits_longer_for_the_claim() {
+    let mut net = Net::cluster(3, 1);
+    // The other votes do not arrive, so that the primary cannot know whether the replica is elected.
+    net.cut.extend([(1, 3), (2, 3)]);
+    net.command(3, |cluster, facts| cluster.failover(FailoverMode::Coordinated, None, false, "test", facts))
+        .expect("it is a replica");
+    net.run_until("the primary has voted", 1_000, |net| net.logged(0, "Failover auth granted"));
+    net.run(6_000);
+    assert!(net.logged(3, "Manual failover timed out.") && net.hosts[0].writes_paused);
+    net.run(4_500);
+    assert!(net.logged(0, "Manual failover timed out.") && !net.hosts[0].writes_paused);
+    assert!(net.hosts[0].cluster.is_primary());
+}
+
+#[test]
 fn a_forced_failover_works_without_the_primary() {
     let mut net = Net::cluster(3, 1);
     let failover =
