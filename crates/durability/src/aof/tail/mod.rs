@@ -142,7 +142,9 @@ impl Writer {
     /// Whether the tail takes no more records, and the increment has those that it took.
     fn is_tail_used_up(&self) -> bool {
         let (Some(follower), log) = (&self.follower, &self.core.keyspace.log) else { return false };
-        let is_written = self.unwritten.is_empty() && !log.is_in_tail(follower.offset() + 1);
+        // A follower that was cut off, because the log began anew, has no next byte.
+        let next_end = follower.offset().checked_add(1);
+        let is_written = self.unwritten.is_empty() && next_end.is_some_and(|next| !log.is_in_tail(next));
         self.tail.position().is_some() && is_written
     }
 
