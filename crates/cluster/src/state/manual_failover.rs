@@ -6,8 +6,8 @@
 //! voters must not refuse because the primary works. FORCE omits the primary's part.
 //!
 //! Both give up after the same time. A replica that is elected just before that may be heard of much later, since it
-//! first saves its claim. If the primary resumed writes meanwhile, they would be lost. So a primary that sees the request
-//! for votes waits for the claim as long as Valkey's primary says that it pauses: for twice the time.
+//! first saves its claim. If the primary resumed writes meanwhile, they would be lost. So a primary that sees the
+//! request for votes waits for the claim for twice the time.
 
 use super::mutation::Mutation;
 use super::settle::Todo;
