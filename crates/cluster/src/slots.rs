@@ -233,7 +233,7 @@ impl Slots {
         true
     }
 
-    /// Adds all slots of a range that ends before [`SLOT_COUNT`].
+    /// Adds all slots of a range. Numbers from [`SLOT_COUNT`] on are ignored.
     pub fn insert_range(&mut self, range: RangeInclusive<u16>) {
         let (first, last) = (*range.start(), (*range.end()).min(SLOT_COUNT - 1));
         if first > last {
