@@ -7,13 +7,16 @@ mod support;
 
 use kvick_operator::observe::Access;
 use kvick_testing::programs::kvick_server;
-use kvick_testing::{SetOnDrop, free_port};
+use kvick_testing::{SetOnDrop, free_ports};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use support::{Follower, KEYS, Writes, connect, wait};
+
+/// Ports that an operator may use, from the first on. It uses some more than it has nodes.
+const PORTS: u16 = 32;
 
 struct Operator {
     child: Child,
@@ -92,7 +95,7 @@ fn a_cluster_is_created_scaled_and_healed_without_losing_writes() {
     let Some(program) = kvick_server() else { return };
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("cluster.toml");
-    let port = free_port();
+    let port = free_ports(PORTS);
     write_config(&file, &program, port, 1, 0);
     let mut operator = Operator::start(&file);
     wait("one shard has all slots", || slots(dir.path()).is_some_and(|counts| counts == [16384]));
@@ -159,7 +162,7 @@ fn a_replica_takes_over_and_the_killed_primary_follows_it() {
     let Some(program) = kvick_server() else { return };
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("cluster.toml");
-    write_config(&file, &program, free_port(), 1, 1);
+    write_config(&file, &program, free_ports(PORTS), 1, 1);
     let operator = Operator::start(&file);
     let is_complete = || {
         let has_replica = primary(dir.path()).is_some_and(|(_, replicas)| replicas == 1);
@@ -196,7 +199,7 @@ fn a_replica_with_more_data_takes_over_although_it_answers_late() {
     let Some(program) = kvick_server() else { return };
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("cluster.toml");
-    write_config(&file, &program, free_port(), 1, 2);
+    write_config(&file, &program, free_ports(PORTS), 1, 2);
     let operator = Operator::start(&file);
     let is_complete = || {
         let has_replicas = primary(dir.path()).is_some_and(|(_, replicas)| replicas == 2);

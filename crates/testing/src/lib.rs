@@ -45,15 +45,28 @@ pub fn connected_pair() -> (TcpStream, TcpStream) {
 /// # Panics
 /// If all ports are in use.
 pub fn free_port() -> u16 {
+    free_ports(1)
+}
+
+/// The first of so many adjacent ports, of which each is as of [`free_port`]. Those of different calls in one process do
+/// not overlap.
+///
+/// # Panics
+/// If there are none.
+pub fn free_ports(count: u16) -> u16 {
     const FIRST: u32 = 11_000;
     const COUNT: u32 = 11_500;
     static NEXT: AtomicU32 = AtomicU32::new(0);
     // Processes begin at different ports.
     let own_first = std::process::id().wrapping_mul(997);
-    (0..COUNT)
-        .map(|_| (FIRST + own_first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT) as u16)
-        .find(|port| can_bind(*port).is_ok())
-        .expect("a free port")
+    let count = u32::from(count);
+    let next = || own_first.wrapping_add(NEXT.fetch_add(count, Ordering::Relaxed)) % COUNT;
+    (0..COUNT / count)
+        .map(|_| next())
+        .filter(|at| at + count <= COUNT)
+        .map(|at| (FIRST + at) as u16)
+        .find(|first| (*first..=*first + (count - 1) as u16).all(|port| can_bind(port).is_ok()))
+        .expect("free ports")
 }
 
 fn can_bind(port: u16) -> Result<()> {
