@@ -48,8 +48,8 @@ pub fn free_port() -> u16 {
     free_ports(1)
 }
 
-/// The first of so many adjacent ports, of which each is as of [`free_port`]. Those of different calls in one process do
-/// not overlap.
+/// The first of so many adjacent ports, of which each is as of [`free_port`]. Those of different calls in one process
+/// do not overlap.
 ///
 /// # Panics
 /// If there are none.
