@@ -109,7 +109,7 @@ impl SlotWrites {
         self.count.fetch_add(added.count_ones() as usize, Ordering::SeqCst);
     }
 
-    /// Marks slots that nobody holds as not held. The caller has locked `holders`.
+    /// Clears the marks of slots that nobody holds any more. The caller has locked `holders`.
     fn clear(&self, index: usize, bits: u64) {
         let removed = bits & self.held[index].fetch_and(!bits, Ordering::SeqCst);
         self.count.fetch_sub(removed.count_ones() as usize, Ordering::SeqCst);

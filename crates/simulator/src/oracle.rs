@@ -139,9 +139,9 @@ impl Oracle {
         &self.promised
     }
 
-    /// CLUSTER RESET: the node of a host does not stand by what it has announced any more. A replica saves the epoch of
-    /// its primary instead of its own, so that it may be a primary without slots and with a lower epoch afterwards.
-    /// With HARD, the epochs of the host begin anew.
+    /// CLUSTER RESET: the epochs that the node has announced do not count any more. A replica saves the epoch of its
+    /// primary instead of its own, so it may become a primary without slots and with a lower epoch. With HARD, the
+    /// epochs of the host begin anew.
     pub(crate) fn reset(&mut self, host: usize, id: NodeId, hard: bool) {
         self.claimed.remove(&id);
         if hard {
