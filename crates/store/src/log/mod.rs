@@ -157,20 +157,27 @@ impl WriteLog {
         self.publish(&inner);
     }
 
-    /// Appends a request that is not an effect of a command and that only replicas receive.
+    /// Appends a request that is not an effect of a command and that only replicas receive. Nothing is appended to the
+    /// log of a replica: its bytes are those of its primary.
     pub fn append_replica_only(&self, words: &[&[u8]]) {
         if !self.has_readers() {
             return;
         }
         let mut record = Vec::new();
         encode(&mut record, words.iter().copied());
-        self.append_raw(&record, true);
+        let mut inner = self.0.inner.lock();
+        if !inner.repeats {
+            self.append_bytes(&mut inner, &record, true);
+        }
     }
 
     /// Appends bytes of another server's log unchanged: complete requests, including
     /// the SELECTs they need. With `replica_only`, only replicas receive them.
     pub fn append_raw(&self, bytes: &[u8], replica_only: bool) {
-        let mut inner = self.0.inner.lock();
+        self.append_bytes(&mut self.0.inner.lock(), bytes, replica_only);
+    }
+
+    fn append_bytes(&self, inner: &mut Inner, bytes: &[u8], replica_only: bool) {
         if replica_only {
             let start = inner.end;
             inner.mark_replica_only(start..start + bytes.len() as u64);
@@ -185,7 +192,7 @@ impl WriteLog {
         if let Some(tail) = inner.tail.as_mut().filter(|_| !replica_only) {
             tail.push(bytes);
         }
-        self.publish(&inner);
+        self.publish(inner);
     }
 
     /// Sets whether the log accepts only records of another server's log, as on a replica:

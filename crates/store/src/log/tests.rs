@@ -75,6 +75,20 @@ fn data_only_followers_skip_replica_only_records() {
 }
 
 #[test]
+fn a_replica_appends_nothing_of_its_own() {
+    let log = WriteLog::default();
+    let mut all = log.follow(Audience::All);
+    log.set_repeats(true);
+    append(&log, 0, &[record(&["SET", "a", "1"])]);
+    log.append_replica_only(&[b"PING"]);
+    assert_eq!(log.offset(), 0);
+    log.append_raw(&record(&["PING"]), true);
+    log.set_repeats(false);
+    log.append_replica_only(&[b"PING"]);
+    assert_eq!(all.read(), Ok(record(&["PING"]).repeat(2)));
+}
+
+#[test]
 fn backlog_serves_reconnecting_followers() {
     let log = WriteLog::default();
     assert!(log.follow_from(0, Audience::All).is_none(), "nothing is kept");
