@@ -59,6 +59,11 @@ fn delete(core: &'static ReplicatedCore, participant: Participant, slots: &Range
             let mut position = 0;
             while keyspace.slot_len(number, slot) > 0 {
                 global.enter(participant);
+                if core.admission.has(Reasons::REPLICA) {
+                    // Its primary decides what it has.
+                    global.leave(participant);
+                    return;
+                }
                 let mut locked = keyspace.lock_one(keyspace.slot_address(number, slot));
                 effects.begin(keyspace.log.has_readers(), EventClass::empty(), number);
                 let env = Env::background(clock::unix_ms(), &access, &counters, &mut effects);
