@@ -103,6 +103,20 @@ impl Cluster {
         } else {
             return;
         }
+        self.clear_failure(key);
+    }
+
+    /// A node has become a primary. If it was marked as failed, that was as a replica, before a majority of the voters
+    /// heard it. With the mark, which stays on a voter for a while, its replicas would replace it at once, and be
+    /// replaced in turn. If it has failed since, it is suspected again in the next tick.
+    pub(super) fn clear_failure_of_new_primary(&mut self, key: NodeKey) {
+        if self.nodes[key].is_failed() {
+            log!(self, Notice, "Clear FAIL state for node {}: it has become a primary.", self.label(key));
+            self.clear_failure(key);
+        }
+    }
+
+    fn clear_failure(&mut self, key: NodeKey) {
         self.nodes[key].flags -= NodeFlags::FAIL;
         if self.me().replica_of == Some(key) {
             self.nodes[self.myself].flags -= NodeFlags::PRIMARY_FAILED;

@@ -63,11 +63,11 @@ impl Cluster {
                     return false;
                 }
                 if self.nodes[primary].is_replica() {
-                    self.replace_in_view(sender, primary, header.config_epoch);
+                    self.replace_in_view(sender, primary, header);
                 } else if self.nodes[sender].slot_count > 0 {
                     // The new primary is known as such, but has not claimed these slots yet. It has them with the epoch
                     // that its replica tells: with the one that is known here, a stale claim could win.
-                    self.move_slots(sender, primary);
+                    self.move_slots(sender, primary, header.slots);
                     let epoch = &mut self.nodes[primary].config_epoch;
                     *epoch = (*epoch).max(header.config_epoch);
                     self.current_epoch = self.current_epoch.max(header.config_epoch);
@@ -96,8 +96,9 @@ impl Cluster {
     }
 
     /// A failover in another shard, of which the former primary is the first to tell.
-    fn replace_in_view(&mut self, old: NodeKey, new: NodeKey, epoch: crate::Epoch) {
-        let moved = self.move_slots(old, new);
+    fn replace_in_view(&mut self, old: NodeKey, new: NodeKey, header: &Header<'_>) {
+        let epoch = header.config_epoch;
+        let moved = self.move_slots(old, new, header.slots);
         self.make_primary(new);
         self.nodes[new].config_epoch = epoch;
         let shard_id = self.nodes[old].shard_id;
@@ -177,6 +178,8 @@ impl Cluster {
         let node = &mut self.nodes[key];
         node.flags -= NodeFlags::REPLICA;
         node.flags |= NodeFlags::PRIMARY;
+        self.clear_failure_of_new_primary(key);
+        let node = &mut self.nodes[key];
         if is_myself {
             node.flags -= NodeFlags::PRIMARY_FAILED;
             self.replicating = false;

@@ -106,9 +106,16 @@ impl Cluster {
     }
 
     /// Gives all slots of a node to another one of its shard, which has replaced it. Open slots follow.
-    pub(super) fn move_slots(&mut self, from: NodeKey, to: NodeKey) -> MovedSlots {
+    ///
+    /// `claimed` are the slots that the new owner has, as a replica of it says. The others may have moved to another
+    /// shard before, unknown to this node, so they do not count as claimed: if they did, with the new epoch, this node
+    /// would tell their real owner that it has lost them.
+    pub(super) fn move_slots(&mut self, from: NodeKey, to: NodeKey, claimed: SlotsRef<'_>) -> MovedSlots {
         let slots = self.nodes[from].slots.clone();
         self.reassign(slots.view(), to);
+        let mut doubtful = slots.clone();
+        doubtful.remove_all(claimed);
+        self.unclaimed.insert_all(doubtful.view());
         let replace = |open: &mut std::collections::BTreeMap<u16, NodeKey>| {
             let moved: Vec<u16> = open.iter().filter(|(_, node)| **node == from).map(|(slot, _)| *slot).collect();
             open.extend(moved.iter().map(|slot| (*slot, to)));

@@ -237,6 +237,7 @@ impl Cluster {
             return false;
         }
         self.nodes.set_suspected(key, true);
+        self.text_changes += 1;
         if self.me().votes() {
             self.mark_failed_if_agreed(key, facts);
         } else {

@@ -1,6 +1,7 @@
 //! Owners of slots: migration by SETSLOT, claims, stale views, open slots.
 
 use super::*;
+use crate::state::FailoverMode;
 use crate::state::{CommandError, SetSlot};
 
 fn set_slot(net: &mut Net, host: usize, slot: u16, change: SetSlot<'_>) -> Result<(), CommandError> {
@@ -247,4 +248,29 @@ fn only_a_claim_of_all_granted_slots_is_the_takeover() {
     net.run(10);
     assert_eq!(net.hosts[0].cluster.slot_owner(5), Some(target));
     assert!(net.agrees() && net.all_ok());
+}
+
+#[test]
+fn slots_that_had_left_do_not_follow_a_failover() {
+    let mut net = Net::cluster(3, 1);
+    let (owner, promoted) = (net.id(2), net.id(3));
+    // Host 5, a replica of host 2, does not hear that host 2 takes slots of host 0.
+    net.kill(5);
+    net.command(2, |cluster, facts| cluster.take_over_slots(&[5..=9], facts));
+    net.run_until("all know that", 2_000, |net| net.agrees());
+    net.kill(2);
+    // Then host 3 replaces host 0, with a higher epoch, and ends as well: host 5 hears of it from host 0.
+    net.command(3, |cluster, facts| cluster.failover(FailoverMode::Takeover, None, false, "test", facts))
+        .expect("it is a replica");
+    net.run_until("host 3 is the primary", 5_000, |net| net.hosts[0].cluster.my_primary() == Some(promoted));
+    net.kill(3);
+    net.restart(5);
+    net.run_until("host 5 knows", 5_000, |net| net.hosts[5].cluster.slot_owner(0) == Some(promoted));
+    net.restart(2);
+    net.run(5_000);
+    for host in [1, 2, 5] {
+        let cluster = &net.hosts[host].cluster;
+        assert_eq!(cluster.slot_owner(5), Some(owner), "host {host}");
+        assert_ne!(cluster.slot_owner(0), Some(owner), "host {host}");
+    }
 }
