@@ -173,6 +173,11 @@ impl Bus {
         result.expect("the host calls back exactly once")
     }
 
+    /// Looks at the state machine. Nothing follows from that.
+    pub fn view<T>(&self, look: impl FnOnce(&Cluster) -> T) -> T {
+        look(&self.shared.lock().cluster)
+    }
+
     /// One input of the state machine, and what follows from it.
     fn step(&self, input: &mut dyn FnMut(&mut Cluster, &Facts<'_>)) {
         let Some(host) = self.host.get() else { return };

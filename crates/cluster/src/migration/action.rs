@@ -71,6 +71,12 @@ pub enum Action {
         /// The job.
         job: JobName,
     },
+    /// The target may not take over any more, although it was allowed to: take an epoch above that of a late claim,
+    /// unless this node is no primary. Writes resume after that.
+    WithdrawGrant {
+        /// The job.
+        job: JobName,
+    },
     /// Let writes to the slots proceed, or be redirected if the slots have moved.
     ResumeWrites {
         /// The job.
@@ -95,8 +101,8 @@ pub enum Action {
         /// How many replicas.
         replicas: u64,
     },
-    /// Make this node the owner of the slots with a new epoch, tell all nodes, and answer with
-    /// [`Jobs::claimed`](super::Jobs::claimed).
+    /// If [`Jobs::may_claim`](super::Jobs::may_claim), make this node the owner of the slots with a new epoch, tell all
+    /// nodes, and answer with [`Jobs::claimed`](super::Jobs::claimed).
     Claim {
         /// The job.
         job: JobName,

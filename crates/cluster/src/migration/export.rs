@@ -4,7 +4,7 @@ use super::{Action, CommandError, Context, Direction, Establish, Job, JobName, J
 use crate::NodeId;
 
 /// CLUSTER_OPERATION_TIMEOUT of Valkey: how long writes stay paused at least after the grant, in milliseconds.
-const OPERATION_TIMEOUT_MS: u64 = 2000;
+pub(super) const OPERATION_TIMEOUT_MS: u64 = 2000;
 
 /// The time between two requests to a target that is still deleting its old keys of the slots, in milliseconds.
 const ESTABLISH_INTERVAL_MS: u64 = 100;
@@ -228,7 +228,7 @@ impl Jobs {
     fn pause(&mut self, index: usize, context: &Context<'_>) {
         let length_ms = context.settings.manual_failover_timeout_ms.saturating_mul(PAUSE_FACTOR);
         let job = &mut self.jobs[index];
-        job.pause_end_ms = Some(context.now_ms.saturating_add(length_ms));
+        job.pause_end_ms = Some(context.mono_ms.saturating_add(length_ms));
         let line = format!(
             "Pausing writes (remaining_repl_size is {}) to allow slot migration {} to finalize failover.",
             job.remaining_bytes, job.description
@@ -244,7 +244,11 @@ impl Jobs {
             let why = "but the client was not in the paused state.";
             return self.fail_unexpected(index, "REQUEST-FAILOVER for", why, context);
         }
-        let now_ms = context.now_ms;
+        if context.topology.is_failing_over() {
+            // The replica would accept writes to slots that the target is about to claim.
+            return self.fail(index, "A manual failover is in progress", context);
+        }
+        let now_ms = context.mono_ms;
         let Some(end_ms) = self.jobs[index].pause_end_ms.filter(|end_ms| *end_ms >= now_ms) else {
             let description = &self.jobs[index].description;
             let line = format!(
@@ -269,7 +273,7 @@ impl Jobs {
             self.jobs[index].establish_again_ms = None;
             return self.send_establish(index, context);
         }
-        let pause_ended = job.pause_end_ms.is_none_or(|end_ms| end_ms < context.now_ms);
+        let pause_ended = job.pause_end_ms.is_none_or(|end_ms| end_ms < context.mono_ms);
         match job.state {
             State::ExportFailoverPaused if pause_ended => {
                 let line = format!("Slot migration {} timed out during slot failover.", job.description);
@@ -283,6 +287,8 @@ impl Jobs {
                     job.description
                 );
                 self.warn(line);
+                let action = Action::WithdrawGrant { job: self.jobs[index].name };
+                self.actions.push(action);
                 let message = "Unpaused before migration completed (migration may have succeeded with lost writes)";
                 self.fail(index, message, context);
             }

@@ -1,6 +1,6 @@
 //! The target's side, and that of its replicas.
 
-use super::export::{check_can_start, parse_owned};
+use super::export::{OPERATION_TIMEOUT_MS, check_can_start, parse_owned};
 use super::{Action, CommandError, Context, Direction, Finish, Job, JobName, Jobs, Message, Peer, RangeList, State};
 use crate::NodeId;
 use std::collections::VecDeque;
@@ -174,7 +174,7 @@ impl Jobs {
     fn await_replicas(&mut self, index: usize, context: &Context<'_>) {
         let replicas = context.settings.takeover_replicas;
         if replicas == 0 {
-            return self.request_next(index);
+            return self.request_next(index, context);
         }
         let job = &mut self.jobs[index];
         job.awaits_replicas_since_s = Some(context.now_s());
@@ -183,17 +183,20 @@ impl Jobs {
     }
 
     /// Enough replicas have acknowledged what an import has received.
-    pub fn replicated(&mut self, name: JobName) {
+    pub fn replicated(&mut self, name: JobName, context: &Context<'_>) {
         let Some(index) = self.in_progress(name) else { return };
         if self.jobs[index].awaits_replicas_since_s.take().is_some() {
-            self.request_next(index);
+            self.request_next(index, context);
         }
     }
 
-    fn request_next(&mut self, index: usize) {
+    fn request_next(&mut self, index: usize, context: &Context<'_>) {
         match self.jobs[index].state {
             State::ImportWaitingForPaused => self.send(index, Message::RequestPause),
-            State::ImportFailoverRequested => self.send(index, Message::RequestFailover),
+            State::ImportFailoverRequested => {
+                self.jobs[index].requested_ms = Some((context.now_ms, context.mono_ms));
+                self.send(index, Message::RequestFailover);
+            }
             _ => {}
         }
     }
@@ -216,10 +219,29 @@ impl Jobs {
             return self.fail(index, message, context);
         }
         if job.state == State::ImportFailoverGranted && !job.claiming && !context.settings.prevent_failover {
+            if !is_grant_valid(job, context) {
+                return self.fail_late(index, context);
+            }
+            let job = &mut self.jobs[index];
             job.claiming = true;
             let action = Action::Claim { job: job.name, slots: job.ranges.clone() };
             self.actions.push(action);
         }
+    }
+
+    /// Whether the slots of a job may still be claimed. If not, the job ends.
+    pub fn may_claim(&mut self, name: JobName, context: &Context<'_>) -> bool {
+        let Some(index) = self.in_progress(name).filter(|index| self.jobs[*index].claiming) else { return false };
+        let is_valid = is_grant_valid(&self.jobs[index], context);
+        if !is_valid {
+            self.jobs[index].claiming = false;
+            self.fail_late(index, context);
+        }
+        is_valid
+    }
+
+    fn fail_late(&mut self, index: usize, context: &Context<'_>) {
+        self.fail(index, "The source's permission to take the slots over came too late", context);
     }
 
     /// This node has claimed the slots of the job, or could not because it is no longer a primary.
@@ -329,6 +351,18 @@ impl Jobs {
             self.fail(index, "Ran out of memory (OOM) during slot import", context);
         }
     }
+}
+
+/// Whether the source still holds writes, so that the slots can be claimed.
+///
+/// It does so for [`OPERATION_TIMEOUT_MS`] after it has received the request, if it does not fail; then a replica may
+/// replace it after the node timeout. Half of that is left for the claim to arrive. One of the two clocks shows that
+/// the process or its machine stood still.
+fn is_grant_valid(job: &Job, context: &Context<'_>) -> bool {
+    let limit_ms = OPERATION_TIMEOUT_MS.min(context.settings.node_timeout_ms) / 2;
+    job.requested_ms.is_some_and(|(unix_ms, mono_ms)| {
+        context.now_ms.abs_diff(unix_ms) <= limit_ms && context.mono_ms.saturating_sub(mono_ms) <= limit_ms
+    })
 }
 
 fn parse_source(value: &[u8], context: &Context<'_>) -> Result<(NodeId, Peer), CommandError> {

@@ -63,8 +63,10 @@ pub struct Job {
     pub(super) description: String,
     /// Export: when to send ESTABLISH again, in Unix milliseconds.
     pub(super) establish_again_ms: Option<u64>,
-    /// Export: when the pause of writes ends at the latest, in Unix milliseconds.
+    /// Export: when the pause of writes ends at the latest, on the monotonic clock.
     pub(super) pause_end_ms: Option<u64>,
+    /// Import: when it has asked for the slots, in Unix milliseconds and on the monotonic clock.
+    pub(super) requested_ms: Option<(u64, u64)>,
     /// The state after [`State::ImportCleaningUp`].
     pub(super) after_cleanup: State,
     /// The number of the deletion of its keys.
@@ -218,6 +220,7 @@ impl Job {
             description,
             establish_again_ms: None,
             pause_end_ms: None,
+            requested_ms: None,
             after_cleanup: State::Failed,
             cleanup: 0,
             tracking_only: false,

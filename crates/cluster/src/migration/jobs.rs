@@ -73,7 +73,7 @@ impl Jobs {
         self.jobs.iter().any(|job| job.pause_end_ms.is_some())
     }
 
-    /// When the longest pause of writes ends at the latest, in Unix milliseconds.
+    /// When the longest pause of writes ends at the latest, on the monotonic clock.
     pub fn pause_end_ms(&self) -> Option<u64> {
         self.jobs.iter().filter_map(|job| job.pause_end_ms).max()
     }

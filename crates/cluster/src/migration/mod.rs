@@ -81,6 +81,9 @@ pub trait Topology {
 
     /// Whether a slot of this node is being migrated by hand (CLUSTER SETSLOT MIGRATING).
     fn migrates_manually(&self) -> bool;
+
+    /// Whether a replica is about to replace this primary in a manual failover.
+    fn is_failing_over(&self) -> bool;
 }
 
 /// How a node is reached and called.
@@ -101,6 +104,8 @@ pub struct Settings {
     pub repl_timeout_s: u64,
     /// `cluster-manual-failover-timeout`, in milliseconds: writes pause for at most twice as long.
     pub manual_failover_timeout_ms: u64,
+    /// `cluster-node-timeout`, in milliseconds: no replica of a source that fails replaces it in this time.
+    pub node_timeout_ms: u64,
     /// `slot-migration-max-failover-repl-bytes`: writes pause when no more bytes than this are left to send. `None`
     /// (-1 in the configuration): pause at once.
     pub max_failover_repl_bytes: Option<u64>,
@@ -121,6 +126,7 @@ impl Default for Settings {
         Settings {
             repl_timeout_s: 60,
             manual_failover_timeout_ms: 5000,
+            node_timeout_ms: 15_000,
             max_failover_repl_bytes: Some(0),
             log_max_len: 1000,
             authenticates: false,
@@ -140,6 +146,8 @@ pub struct Context<'a> {
     pub settings: &'a Settings,
     /// Unix time, in milliseconds.
     pub now_ms: u64,
+    /// A clock that never goes back, in milliseconds.
+    pub mono_ms: u64,
     /// Whether the server is loading a dump or the append-only file: what was loaded needs no cleaning.
     pub loading: bool,
 }

@@ -26,9 +26,11 @@ pub(super) struct ManualFailover {
     pub(super) replica: Option<NodeKey>,
     /// On the primary: until when writes are paused at most.
     pause_end_ms: u64,
-    /// On the primary: the link on which that replica asked, until the environment has paused writes.
+    /// On the primary: the link on which that replica asked, until it is told that writes are paused.
     pausing_for: Option<LinkId>,
-    /// On the primary: whether writes are paused.
+    /// On the primary: whether the environment has paused writes.
+    is_held: bool,
+    /// On the primary: whether writes are paused, and the replica may know.
     pub(super) is_paused: bool,
     /// On the replica: the offset at which the primary has paused, once it is known.
     pub(super) primary_offset: Option<u64>,
@@ -125,8 +127,25 @@ impl Cluster {
 
     /// Writes are paused as [`Action::PauseWrites`] has asked for: no write follows the offset of `facts`.
     pub fn writes_paused(&mut self, facts: &Facts<'_>) {
-        let Some(link) = self.manual.pausing_for.take() else { return };
-        self.manual.is_paused = true;
-        self.send_ping(link, MessageType::Ping, facts);
+        self.manual.is_held = true;
+        self.announce_pause(facts);
+    }
+
+    /// Tells the replica that writes are paused, once they are. While the target of a slot migration may claim slots of
+    /// this primary, the replica waits: as the new primary it would accept writes to these slots, and lose them by the
+    /// claim.
+    pub(super) fn announce_pause(&mut self, facts: &Facts<'_>) {
+        if !self.manual.is_held || !facts.jobs.granted.is_empty() {
+            return;
+        }
+        if let Some(link) = self.manual.pausing_for.take() {
+            self.manual.is_paused = true;
+            self.send_ping(link, MessageType::Ping, facts);
+        }
+    }
+
+    /// Whether a replica is about to replace this primary.
+    pub fn is_failing_over(&self) -> bool {
+        self.manual.replica.is_some()
     }
 }

@@ -52,6 +52,7 @@ impl Cluster {
             }
         }
         self.check_manual_timeout(facts.ms());
+        self.announce_pause(facts);
         if self.me().is_replica() {
             self.check_manual_failover(facts);
             self.check_election(facts);

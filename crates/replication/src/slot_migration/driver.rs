@@ -118,7 +118,13 @@ pub(super) fn pass_on(core: &ReplicatedCore, handles: &Handles, action: Action) 
         Action::Establish { job, request } => handles.order(job, Order::Establish(request)),
         Action::StartSnapshot { job, slots } => handles.order(job, Order::StartSnapshot(slots)),
         Action::PauseWrites { job, slots } => handles.order(job, Order::PauseWrites(slots)),
-        Action::GrantFailover { job } => handles.order(job, Order::Send(Message::FailoverGranted)),
+        Action::GrantFailover { job } => {
+            // A manual failover may have begun since the jobs looked. From now on it sees the grant, and waits.
+            let membership = core.slot_migration.membership.get();
+            if membership.is_some_and(|membership| !membership.is_failing_over()) {
+                handles.order(job, Order::Send(Message::FailoverGranted));
+            }
+        }
         Action::Send { job, message } => send(core, handles, job, message),
         Action::ResumeWrites { job, slots } => {
             handles.order(job, Order::ForgetPause);
@@ -143,8 +149,17 @@ fn perform(core: &'static ReplicatedCore, migration: &'static SlotMigration, act
             migration.on_replica_ack(core);
         }
         Action::Claim { job, slots } => {
-            let claimed = migration.membership.get().is_some_and(|membership| membership.claim(&slots));
-            migration.with(core, |jobs, context| jobs.claimed(job, claimed, context));
+            let may_claim = migration.with(core, |jobs, context| jobs.may_claim(job, context));
+            let membership = migration.membership.get().filter(|_| may_claim == Some(true));
+            if let Some(membership) = membership {
+                let claimed = membership.claim(&slots);
+                migration.with(core, |jobs, context| jobs.claimed(job, claimed, context));
+            }
+        }
+        Action::WithdrawGrant { .. } => {
+            if let Some(membership) = migration.membership.get() {
+                membership.withdraw_grant();
+            }
         }
         Action::DeleteKeys { job, number, slots } => cleanup::start(core, job, number, slots),
         Action::Propagate { words } => propagate(core, &words),

@@ -38,6 +38,7 @@ use replicas::WaitingImports;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 pub use driver::start;
 
@@ -49,12 +50,21 @@ pub trait Membership: Send + Sync {
     /// Makes this node the owner of these slots with a new epoch, publishes the new slot map, and tells all nodes.
     /// Returns once clients are served, or false if this node is no longer a primary.
     fn claim(&self, slots: &RangeList) -> bool;
+
+    /// Takes an epoch above that of a late claim of a target. See
+    /// [`Action::WithdrawGrant`](kvick_cluster::migration::Action).
+    fn withdraw_grant(&self);
+
+    /// Whether a replica is about to replace this primary.
+    fn is_failing_over(&self) -> bool;
 }
 
 /// The slot migrations of a server.
 #[derive(Default)]
 pub struct SlotMigration {
     membership: OnceLock<Box<dyn Membership>>,
+    /// When the clock of the jobs began.
+    started: OnceLock<Instant>,
     machine: Mutex<Machine>,
     /// Whether a job has not ended.
     is_active: AtomicBool,
@@ -128,7 +138,8 @@ impl SlotMigration {
         let topology = self.membership.get()?.topology();
         let settings = self.settings(core);
         let now_ms = u64::try_from(clock::unix_ms()).unwrap_or_default();
-        let context = Context { topology: &*topology, settings: &settings, now_ms, loading };
+        let mono_ms = self.mono_ms();
+        let context = Context { topology: &*topology, settings: &settings, now_ms, mono_ms, loading };
         let mut machine = self.machine.lock();
         let result = call(&mut machine.jobs, &context);
         let actions = machine.jobs.take_actions();
@@ -192,6 +203,7 @@ impl SlotMigration {
             repl_timeout_s: values.read(replication::REPL_TIMEOUT).into(),
             manual_failover_timeout_ms: values.read(cluster::CLUSTER_MANUAL_FAILOVER_TIMEOUT).into(),
             max_failover_repl_bytes: u64::try_from(limit).ok(),
+            node_timeout_ms: values.read(cluster::CLUSTER_NODE_TIMEOUT).into(),
             log_max_len: usize::try_from(values.read(cluster::CLUSTER_SLOT_MIGRATION_LOG_MAX_LEN))
                 .unwrap_or(usize::MAX),
             authenticates: values.read(replication::PRIMARYAUTH).is_some(),
@@ -244,7 +256,7 @@ impl SlotMigration {
     /// A replica has acknowledged more.
     pub fn on_replica_ack(&self, core: &ReplicatedCore) {
         for job in self.waiting.take_replicated(core) {
-            self.with(core, |jobs, _| jobs.replicated(job));
+            self.with(core, |jobs, context| jobs.replicated(job, context));
         }
     }
 
@@ -260,6 +272,17 @@ impl SlotMigration {
             true => jobs.out_of_memory(job, context),
             false => jobs.command_failed(job, context),
         });
+    }
+
+    /// Milliseconds until the longest pause of writes ends at the latest.
+    pub fn pause_left_ms(&self) -> Option<u64> {
+        let end_ms = self.view(Jobs::pause_end_ms)?;
+        Some(end_ms.saturating_sub(self.mono_ms()))
+    }
+
+    /// The monotonic clock of the jobs.
+    fn mono_ms(&self) -> u64 {
+        u64::try_from(self.started.get_or_init(Instant::now).elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     /// A participant in the global lock for a thread, which gives it [back](Self::return_participant).

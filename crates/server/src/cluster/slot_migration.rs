@@ -4,6 +4,7 @@ use super::{ClusterNode, Published};
 use crate::server::Server;
 use kvick_cluster::NodeId;
 use kvick_cluster::migration::{Peer, RangeList, SlotRange, Topology};
+use kvick_cluster::state::Cluster;
 use kvick_config::tables::tls::TLS_REPLICATION;
 use kvick_replication::slot_migration::Membership;
 use std::ops::RangeInclusive;
@@ -21,6 +22,7 @@ impl Membership for Member {
             server: self.server,
             published: self.node.published(),
             tls: self.server.config.read(TLS_REPLICATION),
+            node: self.node,
         })
     }
 
@@ -35,6 +37,14 @@ impl Membership for Member {
             may_claim
         })
     }
+
+    fn withdraw_grant(&self) {
+        self.node.bus.with(|cluster, _| cluster.withdraw_grant());
+    }
+
+    fn is_failing_over(&self) -> bool {
+        self.node.bus.view(Cluster::is_failing_over)
+    }
 }
 
 /// The published topology.
@@ -42,6 +52,7 @@ struct View {
     server: &'static Server,
     published: Arc<Published>,
     tls: bool,
+    node: &'static ClusterNode,
 }
 
 impl Topology for View {
@@ -83,5 +94,9 @@ impl Topology for View {
 
     fn migrates_manually(&self) -> bool {
         !self.published.topology.migrating.is_empty()
+    }
+
+    fn is_failing_over(&self) -> bool {
+        self.node.bus.view(Cluster::is_failing_over)
     }
 }

@@ -222,6 +222,7 @@ fn pause_ends_even_if_the_target_does_not_take_over() {
     assert_eq!(world.source.paused.len(), 10, "the claim has 2 seconds to arrive");
     world.pass(300);
     assert!(world.source.paused.is_empty());
+    assert!(world.source.has_withdrawn, "a claim that comes now does not win");
     assert!(world.source.message().starts_with("Unpaused before migration completed"));
     assert!(world.source.log.iter().any(|line| line.starts_with("Write loss risk! During slot migration")));
     assert!(world.target.message().starts_with("Connection lost to source."));
@@ -237,6 +238,56 @@ fn pause_ends_if_the_target_does_not_ask_for_the_slots() {
     assert_eq!(world.source.paused.len(), 10);
     world.pass(200);
     assert_eq!(world.source.message(), "Timed out before streaming completed");
+    assert!(world.source.paused.is_empty());
+}
+
+#[test]
+fn pause_does_not_end_with_a_jump_of_the_clock() {
+    for state in [State::ExportFailoverPaused, State::ExportFailoverGranted] {
+        let mut world = at(state);
+        world.source.skew_ms = 30_000;
+        world.source.call(world.now_ms, |jobs, context| jobs.tick(context));
+        assert_eq!((world.source.state(), world.source.paused.len()), (Some(state), 10));
+    }
+}
+
+#[test]
+fn slots_are_not_claimed_after_the_source_may_have_resumed_writes() {
+    for (late_ms, state) in [(1_000, State::Success), (1_001, State::Failed)] {
+        let mut world = at(State::ExportFailoverGranted);
+        world.now_ms += late_ms;
+        world.run();
+        assert_eq!(world.target.state(), Some(state));
+    }
+    // With a short node timeout, a replica of the source could have replaced it.
+    let mut world = at(State::ExportFailoverGranted);
+    world.target.settings.node_timeout_ms = 500;
+    world.now_ms += 251;
+    world.run();
+    assert_eq!(world.target.message(), "The source's permission to take the slots over came too late");
+}
+
+#[test]
+fn slots_are_not_claimed_if_the_process_stood_still_after_the_grant() {
+    for (mono_ms, skew_ms) in [(1_001, 0), (0, 1_001)] {
+        let mut world = at(State::ExportFailoverGranted);
+        let target = &mut world.target;
+        target.call(world.now_ms, |jobs, context| jobs.received(name(7), Message::FailoverGranted, context));
+        let claims = |action: &Action| matches!(action, Action::Claim { .. });
+        assert!(target.jobs.take_actions().iter().any(claims));
+        target.skew_ms = skew_ms;
+        assert!(!target.call(world.now_ms + mono_ms, |jobs, context| jobs.may_claim(name(7), context)));
+        assert_eq!(target.state(), Some(State::ImportCleaningUp));
+    }
+}
+
+#[test]
+fn slots_are_not_granted_while_a_replica_is_about_to_take_over() {
+    let mut world = at(State::ExportFailoverPaused);
+    world.source.view.is_failing_over = true;
+    world.run();
+    assert_eq!((world.source.state(), world.target.state()), (Some(State::Failed), Some(State::Failed)));
+    assert_eq!(world.source.message(), "A manual failover is in progress");
     assert!(world.source.paused.is_empty());
 }
 

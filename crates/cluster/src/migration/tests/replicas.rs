@@ -123,7 +123,7 @@ fn end_in_the_append_only_file_needs_no_cleaning() {
     let mut node = Node::new(1);
     let settings = Settings::default();
     let (name, view) = (name(7), node.view.clone());
-    let context = Context { topology: &view, settings: &settings, now_ms: 0, loading: true };
+    let context = Context { topology: &view, settings: &settings, now_ms: 0, mono_ms: 0, loading: true };
     stream(&mut node);
     let arguments: [&[u8]; 4] = [b"STATE", b"FAILED", b"NAME", name.as_bytes()];
     assert_eq!(node.jobs.finish_command(&arguments, &context), Ok(()));

@@ -187,11 +187,11 @@ fn slots_are_taken_over_when_replicas_have_them() {
     assert_eq!(states(&world), (Some(State::ExportReplicating), Some(State::ImportWaitingForPaused)));
     assert!(world.source.paused.is_empty(), "no write waits for the snapshot to reach the replicas");
     // The last writes.
-    world.target.call(world.now_ms, |jobs, _| jobs.replicated(name(7)));
+    world.target.call(world.now_ms, |jobs, context| jobs.replicated(name(7), context));
     world.settle();
     world.run();
     assert_eq!(states(&world), (Some(State::ExportFailoverPaused), Some(State::ImportFailoverRequested)));
-    world.target.call(world.now_ms, |jobs, _| jobs.replicated(name(7)));
+    world.target.call(world.now_ms, |jobs, context| jobs.replicated(name(7), context));
     world.settle();
     world.run();
     assert_eq!(states(&world), (Some(State::Success), Some(State::Success)));

@@ -32,6 +32,7 @@ pub struct View {
     pub imports_manually: bool,
     pub migrates_manually: bool,
     pub deleting: Option<u16>,
+    pub is_failing_over: bool,
     pub has_keys: bool,
 }
 
@@ -47,6 +48,7 @@ impl View {
             imports_manually: false,
             migrates_manually: false,
             deleting: None,
+            is_failing_over: false,
             has_keys: true,
         }
     }
@@ -92,6 +94,10 @@ impl Topology for View {
     fn migrates_manually(&self) -> bool {
         self.migrates_manually
     }
+
+    fn is_failing_over(&self) -> bool {
+        self.is_failing_over
+    }
 }
 
 /// A node: its jobs, and what they have made of their surroundings.
@@ -103,6 +109,9 @@ pub struct Node {
     pub paused: BTreeSet<u16>,
     pub hidden: BTreeSet<u16>,
     pub has_foreign_keys: bool,
+    pub has_withdrawn: bool,
+    /// How far its wall clock has jumped ahead.
+    pub skew_ms: u64,
     pub propagated: Vec<Vec<u8>>,
     pub alive: bool,
 }
@@ -117,6 +126,8 @@ impl Node {
             paused: BTreeSet::new(),
             hidden: BTreeSet::new(),
             has_foreign_keys: false,
+            has_withdrawn: false,
+            skew_ms: 0,
             propagated: Vec::new(),
             alive: true,
         }
@@ -124,7 +135,9 @@ impl Node {
 
     /// Runs `call` on the jobs.
     pub fn call<T>(&mut self, now_ms: u64, call: impl FnOnce(&mut Jobs, &Context<'_>) -> T) -> T {
-        let context = Context { topology: &self.view, settings: &self.settings, now_ms, loading: false };
+        let (unix_ms, mono_ms) = (now_ms + self.skew_ms, now_ms);
+        let context =
+            Context { topology: &self.view, settings: &self.settings, now_ms: unix_ms, mono_ms, loading: false };
         call(&mut self.jobs, &context)
     }
 
@@ -215,6 +228,7 @@ impl World {
             Action::StartSnapshot { .. } => self.events.push_back(Event::SnapshotStarted),
             Action::Send { message, .. } if is_source => self.events.push_back(Event::ToTarget(message)),
             Action::Send { message, .. } => self.events.push_back(Event::ToSource(message)),
+            Action::WithdrawGrant { .. } => side.has_withdrawn = true,
             Action::PauseWrites { slots, .. } => {
                 side.paused.extend(slots.slots());
                 self.events.push_back(Event::ToTarget(Message::Paused));
@@ -230,7 +244,9 @@ impl World {
                 assert_eq!(replicas, side.settings.takeover_replicas);
                 self.events.push_back(Event::Replicated);
             }
-            Action::Claim { slots, .. } => {
+            Action::Claim { job, slots } => {
+                let now_ms = self.now_ms;
+                assert!(side.call(now_ms, |jobs, context| jobs.may_claim(job, context)), "no time has passed");
                 if side.view.is_primary {
                     side.view.give(&slots, 1);
                 }
@@ -305,7 +321,7 @@ impl World {
                 self.source.call(now_ms, |jobs, context| jobs.progressed(name(7), Progress::default(), context));
             }
             Event::Replicated if !self.replicas_answer => {}
-            Event::Replicated => self.target.call(now_ms, |jobs, _| jobs.replicated(name(7))),
+            Event::Replicated => self.target.call(now_ms, |jobs, context| jobs.replicated(name(7), context)),
             Event::Claimed => {
                 let claimed = self.target.view.is_primary;
                 self.target.call(now_ms, |jobs, context| jobs.claimed(name(7), claimed, context));

@@ -170,6 +170,33 @@ fn a_primary_that_was_asked_for_its_vote_waits_longer_for_the_claim() {
 }
 
 #[test]
+fn a_coordinated_failover_waits_while_slots_may_be_claimed() {
+    let mut net = Net::cluster(3, 1);
+    net.hosts[0].granted = vec![(net.id(1), (5..=9).collect())];
+    net.command(3, |cluster, facts| cluster.failover(FailoverMode::Coordinated, None, false, "test", facts))
+        .expect("it is a replica");
+    net.run(1_000);
+    assert!(net.hosts[0].writes_paused && net.hosts[0].cluster.is_failing_over());
+    assert!(!net.logged(3, "Received replication offset"));
+    net.hosts[0].granted.clear();
+    net.run_until("the replica is primary", 2_000, |net| net.hosts[3].cluster.is_primary());
+}
+
+#[test]
+fn a_failed_replica_that_is_promoted_is_not_replaced_at_once() {
+    let mut net = Net::cluster(3, 2);
+    net.isolate(3);
+    net.run_until("the replica has failed", 20_000, |net| net.flags_at(6, 3).contains(NodeFlags::FAIL));
+    net.command(3, |cluster, facts| cluster.failover(FailoverMode::Takeover, None, false, "test", facts))
+        .expect("it is a replica");
+    net.heal();
+    net.run_until("its sibling follows it", 5_000, |net| net.hosts[6].cluster.my_primary() == Some(net.id(3)));
+    net.run(NODE_TIMEOUT_MS);
+    assert!((0..9).all(|host| !net.flags_at(host, 3).contains(NodeFlags::FAIL)));
+    assert!(!net.logged(6, "Start of election"));
+}
+
+#[test]
 fn a_forced_failover_works_without_the_primary() {
     let mut net = Net::cluster(3, 1);
     let failover =

@@ -121,10 +121,11 @@ impl Facts {
 impl Pause {
     fn of(server: &Server, now_ms: i64) -> Pause {
         match server.pause.state(now_ms) {
-            None => match server.slot_migration.view(|jobs| jobs.pause_end_ms()) {
+            None => match server.slot_migration.pause_left_ms() {
                 None => Pause { reason: "none", actions: "none", left_ms: 0 },
-                Some(end_ms) => {
-                    Pause { reason: "slot_migration_in_progress", actions: "write", left_ms: end_ms as i64 - now_ms }
+                Some(left_ms) => {
+                    let left_ms = i64::try_from(left_ms).unwrap_or(i64::MAX);
+                    Pause { reason: "slot_migration_in_progress", actions: "write", left_ms }
                 }
             },
             Some(pause) => {
