@@ -102,6 +102,7 @@ impl World {
         let (target, asking) = match reply {
             Reply::Done { everywhere } => {
                 client.owners.insert(request.slot, host);
+                let everywhere = everywhere && self.is_at_new_owners(&request);
                 self.oracle.acknowledge(&request, everywhere);
                 self.end_turn(request.client);
                 return;
@@ -157,6 +158,10 @@ impl World {
             process.paused_requests.push(request);
             return;
         }
+        if process.migrations.holds(request.slot) {
+            process.migrations.hold(request);
+            return;
+        }
         let Request { slot, key, number, .. } = request;
         self.trace.detail(self.now_ms, || format!("host {host}: write {number} to key {key} in slot {slot}"));
         self.append(host, Entry::Write { slot, key, number });
@@ -171,6 +176,11 @@ impl World {
 
     /// Whether all nodes of the shard of a host have a write: they could all become its primary.
     pub(crate) fn is_everywhere(&self, host: usize, request: &Request) -> bool {
+        self.is_in_shard(host, request.slot, request.key, request.number)
+    }
+
+    /// Whether all nodes of the shard of a host have a write.
+    pub(crate) fn is_in_shard(&self, host: usize, slot: u16, key: u32, number: u32) -> bool {
         let Some(shard) = self.cluster(host).map(|cluster| cluster.my_shard_id()) else { return false };
         (0..self.hosts.len()).all(|other| {
             let other = &self.hosts[other];
@@ -178,7 +188,7 @@ impl World {
                 Some(process) => (process.cluster.my_shard_id() == shard, Some(&process.data)),
                 None => (other.last_shard == Some(shard), other.stored.as_ref()),
             };
-            !is_member || data.is_some_and(|data| data.contains(request.slot, request.key, request.number))
+            !is_member || data.is_some_and(|data| data.contains(slot, key, number))
         })
     }
 }

@@ -6,6 +6,7 @@
 
 use kvick_cluster::NodeId;
 use kvick_cluster::Slots;
+use kvick_cluster::migration::{JobName, RangeList};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
@@ -51,6 +52,34 @@ pub(crate) enum Entry {
         slot: u16,
         change: SlotChange,
     },
+    /// An atomic slot migration has begun: the words of SYNCSLOTS ESTABLISH.
+    Establish {
+        name: JobName,
+        ranges: RangeList,
+        words: Vec<Vec<u8>>,
+    },
+    /// It has ended: the words of SYNCSLOTS FINISH.
+    Finish {
+        name: JobName,
+        words: Vec<Vec<u8>>,
+    },
+}
+
+/// An atomic slot migration to a node, as dumps record it.
+#[derive(Clone, Debug)]
+pub(crate) struct Import {
+    pub(crate) name: JobName,
+    pub(crate) ranges: RangeList,
+}
+
+impl Entry {
+    /// The slot of the key that it changes.
+    pub(crate) fn slot(&self) -> Option<u16> {
+        match self {
+            Entry::Write { slot, .. } | Entry::Restore { slot, .. } | Entry::Remove { slot, .. } => Some(*slot),
+            _ => None,
+        }
+    }
 }
 
 /// All data of a node.
@@ -63,6 +92,8 @@ pub(crate) struct Dataset {
     pub(crate) offset: u64,
     backlog: VecDeque<Entry>,
     pub(crate) keys: Keys,
+    /// Imports that have not ended.
+    pub(crate) imports: Vec<Import>,
 }
 
 /// What primary and replica say to each other.
@@ -82,7 +113,7 @@ pub(crate) enum Message {
 
 impl Dataset {
     pub(crate) fn new(history: u64) -> Dataset {
-        Dataset { history, former: None, offset: 0, backlog: VecDeque::new(), keys: Keys::new() }
+        Dataset { history, former: None, offset: 0, backlog: VecDeque::new(), keys: Keys::new(), imports: Vec::new() }
     }
 
     /// Applies an entry, and makes it part of the stream.
@@ -100,6 +131,11 @@ impl Dataset {
                     keys.remove(key);
                 }
             }
+            Entry::Establish { name, ranges, .. } => {
+                self.imports.retain(|import| import.name != *name);
+                self.imports.push(Import { name: *name, ranges: ranges.clone() });
+            }
+            Entry::Finish { name, .. } => self.imports.retain(|import| import.name != *name),
             Entry::RemoveSlots(slots) => self.keys.retain(|slot, _| !slots.contains(*slot)),
         }
         self.keys.retain(|_, keys| !keys.is_empty());

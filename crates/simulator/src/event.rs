@@ -3,6 +3,7 @@
 use crate::faults::Ending;
 use crate::host::{Reply, Request};
 use crate::network::{ConnId, Item, Side};
+use crate::slot_migration::Step;
 use kvick_cluster::state::LinkId;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -54,6 +55,17 @@ pub(crate) enum Event {
         host: usize,
         life: u32,
         conn: ConnId,
+    },
+    /// Nobody listens at the target of a slot migration.
+    JobRefused {
+        host: usize,
+        life: u32,
+        conn: ConnId,
+    },
+    Migration {
+        host: usize,
+        life: u32,
+        step: Step,
     },
     Request {
         host: usize,

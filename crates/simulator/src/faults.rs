@@ -3,7 +3,7 @@
 use crate::data::{Entry, SlotChange};
 use crate::event::Event;
 use crate::network::Cut;
-use crate::setup::{HUGE, Setup};
+use crate::setup::{HUGE, Setup, Workload};
 use crate::world::World;
 use kvick_cluster::state::FailoverMode;
 use kvick_cluster::{BUS_PORT_OFFSET, NodeFlags, NodeId, SLOT_COUNT};
@@ -22,6 +22,11 @@ pub(crate) enum Ending {
         life: u32,
         since_ms: u64,
         machine: bool,
+    },
+    /// Begins a fault at a host.
+    Disturb {
+        host: usize,
+        fault: Fault,
     },
     Uncut(u64),
     Fast(usize),
@@ -53,7 +58,7 @@ pub(crate) struct Faults {
 
 /// What can happen.
 #[derive(Clone, Copy, Debug)]
-enum Fault {
+pub(crate) enum Fault {
     Kill,
     Power,
     Stop,
@@ -70,6 +75,8 @@ enum Fault {
     Address,
     Restart,
     SetSlot,
+    MigrateSlots,
+    CancelMigrations,
     KillReplica,
     KillEmpty,
 }
@@ -94,6 +101,8 @@ impl Setup {
             (weights.address, Fault::Address),
             (weights.restart, Fault::Restart),
             (weights.set_slot, Fault::SetSlot),
+            (weights.migrate_slots, Fault::MigrateSlots),
+            (weights.cancel_migrations, Fault::CancelMigrations),
             (weights.kill_replica, Fault::KillReplica),
             (weights.kill_empty, Fault::KillEmpty),
         ];
@@ -127,6 +136,11 @@ impl World {
         let Some(fault) = self.setup.random_fault(&mut self.random) else { return };
         let host = self.random.usize(0..self.hosts.len());
         self.trace.note(self.now_ms, || format!("fault {fault:?} (host {host})"));
+        self.begin_fault(fault, host);
+    }
+
+    fn begin_fault(&mut self, fault: Fault, host: usize) {
+        let timeout_ms = self.setup.settings.node_timeout_ms;
         match fault {
             Fault::Kill => self.crash(host, false),
             Fault::Power => self.crash(host, true),
@@ -159,7 +173,29 @@ impl World {
             Fault::Reset => self.reset_replica(),
             Fault::Forget => self.forget_replica(),
             Fault::SetSlot => self.move_slot(),
+            Fault::MigrateSlots => self.migrate_slots(),
+            Fault::CancelMigrations => self.cancel_migrations(host),
         }
+    }
+
+    /// A migration has reached a step at a host: sometimes something happens to that host or to its shard.
+    pub(crate) fn disturb_migration(&mut self, host: usize) {
+        let is_focused = matches!(self.setup.workload, Workload::Atomic | Workload::AtomicFaults);
+        if !is_focused || self.faults.is_over || self.random.u8(0..24) != 0 {
+            return;
+        }
+        let fault = match self.random.u8(0..6) {
+            0 => Fault::Manual,
+            1 | 2 => Fault::BreakLinks,
+            3 if !self.is_calm() => Fault::Kill,
+            4 if !self.is_calm() => Fault::Power,
+            5 if !self.is_calm() => Fault::Stop,
+            _ => Fault::Slow,
+        };
+        // Not now: the process is in the middle of an input.
+        let at_ms = self.now_ms + self.random.u64(0..=2);
+        self.trace.note(self.now_ms, || format!("a migration on host {host} is disturbed: {fault:?}"));
+        self.queue.push(at_ms, Event::EndFault(Box::new(Ending::Disturb { host, fault })));
     }
 
     /// Whether nothing may last as long as the node timeout.
@@ -191,6 +227,7 @@ impl World {
     pub(crate) fn end_process(&mut self, index: usize, power: bool) -> bool {
         let keeps_data = self.setup.persistence;
         let keeps_new = self.random.bool();
+        self.note_forgotten_grants(index);
         let host = &mut self.hosts[index];
         let Some(process) = host.process.take() else { return false };
         host.last_shard = Some(process.cluster.my_shard_id());
@@ -329,6 +366,16 @@ impl World {
         let Some(host) = self.random_replica() else { return };
         self.trace.note(self.now_ms, || format!("host {host}: CLUSTER FAILOVER {mode:?}"));
         self.command(host, |cluster, facts| cluster.failover(mode, None, false, "simulator", facts).is_ok());
+    }
+
+    /// CLUSTER FAILOVER of a replica of a primary.
+    fn fail_over_shard_of(&mut self, primary: usize) {
+        let Some(id) = self.cluster(primary).map(|cluster| cluster.my_id()) else { return };
+        let is_replica = |host: &usize| self.cluster(*host).and_then(|cluster| cluster.my_primary()) == Some(id);
+        let Some(replica) = (0..self.hosts.len()).find(is_replica) else { return };
+        self.trace.note(self.now_ms, || format!("host {replica}: CLUSTER FAILOVER"));
+        let mode = FailoverMode::Coordinated;
+        self.command(replica, |cluster, facts| cluster.failover(mode, None, false, "simulator", facts).is_ok());
     }
 
     fn reset_replica(&mut self) {
@@ -487,6 +534,8 @@ impl World {
                     self.drain_inbox(host);
                 }
             }
+            Ending::Disturb { fault: Fault::Manual, host } => self.fail_over_shard_of(host),
+            Ending::Disturb { fault, host } => self.begin_fault(fault, host),
             Ending::Uncut(id) => self.net.cuts.retain(|cut| cut.id != id),
             Ending::Fast(host) => self.net.slowness_ms[host] = 0,
         }

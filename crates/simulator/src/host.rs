@@ -3,8 +3,9 @@
 use crate::data::{Dataset, Entry, Keys, Message, SlotChange};
 use crate::network::{ConnId, Side};
 use crate::packed::Frame;
+use crate::slot_migration::{JobItem, Migrations, Step};
 use kvick_cluster::NodeId;
-use kvick_cluster::state::{Action, Cluster, Facts, LinkId, Now, SlotJobs};
+use kvick_cluster::state::{Action, Cluster, Facts, LinkId, Now};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -124,6 +125,8 @@ pub(crate) struct Process {
     pub(crate) pause_until_ms: u64,
     /// Whether a pause was asked for, and has not begun.
     pub(crate) pause_is_pending: bool,
+    /// The step in which the last pause ended.
+    pub(crate) resumed_step: u64,
     /// Which request to pause writes is the last one.
     pub(crate) pause_number: u64,
     /// Requests that wait for the end of the pause.
@@ -134,6 +137,7 @@ pub(crate) struct Process {
     pub(crate) waiting_changes: Vec<(u64, u16, SlotChange)>,
     /// When the last heartbeat was sent to replicas.
     pub(crate) heartbeat_ms: u64,
+    pub(crate) migrations: Migrations,
 }
 
 /// The primary that a replica follows.
@@ -193,6 +197,9 @@ pub(crate) enum Input {
     Replication(ConnId, Side, Box<Message>),
     FullSync(ConnId),
     WritesPaused(u64),
+    JobItem(ConnId, Side, Box<JobItem>),
+    JobRefused(ConnId),
+    Migration(Step),
     Request(Request),
 }
 
@@ -208,7 +215,7 @@ impl Process {
             data_age_ms,
             has_keys: !keys.is_empty(),
             keys_in_slot: &keys_in_slot,
-            jobs: SlotJobs::none(),
+            jobs: self.migrations.slots(),
         };
         call(&mut self.cluster, &facts)
     }
@@ -220,6 +227,11 @@ impl Process {
 
     pub(crate) fn is_paused(&self, mono_ms: u64) -> bool {
         self.paused_until_ms.is_some_and(|until_ms| mono_ms < until_ms)
+    }
+
+    /// Whether the stream is this node's own, not that of a primary.
+    pub(crate) fn is_source(&self) -> bool {
+        self.upstream.target.is_none()
     }
 
     /// The replicas that get the stream.

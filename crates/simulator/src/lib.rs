@@ -10,6 +10,7 @@
 //! | `world`, `event` | machines and processes; the order of events |
 //! | `network`, `packed` | connections, delays, partitions; messages that wait |
 //! | `host`, `data`, `replication` | clocks, disks, data, replication |
+//! | `slot_migration` | CLUSTER MIGRATESLOTS |
 //! | `clients` | writers |
 //! | `faults` | faults and operations |
 //! | `oracle` | what must hold |
@@ -26,6 +27,7 @@ mod packed;
 mod replication;
 mod scenario;
 mod setup;
+mod slot_migration;
 mod trace;
 mod world;
 

@@ -8,6 +8,7 @@
 
 use crate::data::Message;
 use crate::packed::{Frame, Packer};
+use crate::slot_migration::JobItem;
 use kvick_cluster::state::LinkId;
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
@@ -27,6 +28,7 @@ pub(crate) type Side = usize;
 pub(crate) enum Purpose {
     Bus,
     Replication,
+    Migration,
 }
 
 /// What is sent in one piece.
@@ -34,6 +36,7 @@ pub(crate) enum Purpose {
 pub(crate) enum Item {
     Frame(Frame),
     Replication(Box<Message>),
+    Job(Box<JobItem>),
     /// The sender has closed its end.
     Fin,
 }

@@ -4,6 +4,7 @@ use crate::host::Request;
 use crate::setup::{LARGE, Promise};
 use crate::world::World;
 use kvick_cluster::bus::{ClusterState, MessageType};
+use kvick_cluster::migration::RangeList;
 use kvick_cluster::state::{AuditedNode, Cluster};
 use kvick_cluster::{Epoch, NodeFlags, NodeId, SLOT_COUNT, Slots, SlotsRef};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -81,6 +82,10 @@ pub(crate) struct Oracle {
     claimed: HashMap<NodeId, Epoch>,
     /// Writes that must not be lost: slot, key and number.
     promised: Vec<(u16, u32, u32)>,
+    /// Slots that atomic migrations have moved.
+    taken_over: BTreeSet<u16>,
+    /// Slots in which writes may get lost from now on, since a grant was forgotten.
+    pub(crate) at_risk: BTreeSet<u16>,
     promise: Promise,
     pub(crate) acknowledged: u64,
     pub(crate) elections: u64,
@@ -97,6 +102,8 @@ impl Oracle {
             elected: BTreeMap::new(),
             claimed: HashMap::new(),
             promised: Vec::new(),
+            taken_over: BTreeSet::new(),
+            at_risk: BTreeSet::new(),
             promise: Promise::Nothing,
             acknowledged: 0,
             elections: 0,
@@ -127,7 +134,7 @@ impl Oracle {
         self.acknowledged += 1;
         let counts = match self.promise {
             Promise::All => true,
-            Promise::Everywhere => everywhere,
+            Promise::Everywhere => everywhere && !self.at_risk.contains(&request.slot),
             Promise::Nothing => false,
         };
         if counts {
@@ -271,7 +278,8 @@ impl World {
     /// A slot goes only to a node with a higher config epoch, unless its owner has given it up or an administrator
     /// moves it.
     fn check_owners(&mut self, host: usize, before: &Owners) {
-        if self.setup.workload.weights().set_slot > 0 || self.setup.workload.needs_operator() {
+        let weights = self.setup.workload.weights();
+        if weights.set_slot > 0 || weights.migrate_slots > 0 || self.setup.workload.needs_operator() {
             return;
         }
         for (index, (before, now)) in before.iter().zip(&self.oracle.owners[host]).enumerate() {
@@ -315,6 +323,53 @@ impl World {
         if let Some(other) = rival {
             self.oracle.violate(format!("both {other} and {id} (host {host}) are elected in epoch {epoch}"));
         }
+    }
+
+    /// A node takes slots over at the end of a migration. It must have all writes to them that must survive. Those that
+    /// a replica of it does not have may be lost with it from now on.
+    pub(crate) fn check_takeover(&mut self, host: usize, slots: &RangeList) {
+        let mut promised = std::mem::take(&mut self.oracle.promised);
+        let Some(process) = self.hosts[host].process.as_ref() else { return };
+        let is_lost = |(slot, key, number): &&(u16, u32, u32)| {
+            slots.contains(*slot) && !process.data.contains(*slot, *key, *number)
+        };
+        let lost = promised.iter().find(is_lost).copied();
+        if let Some((slot, key, number)) = lost {
+            self.oracle.violate(format!(
+                "host {host} takes slot {slot} over without acknowledged write {number} to key {key}"
+            ));
+        }
+        if self.oracle.promise == Promise::Everywhere {
+            promised
+                .retain(|(slot, key, number)| !slots.contains(*slot) || self.is_in_shard(host, *slot, *key, *number));
+            self.oracle.taken_over.extend(slots.slots());
+        }
+        self.oracle.promised = promised;
+    }
+
+    /// If the slot of a write has moved, its reply may arrive when the new owner is the one that must have it.
+    pub(crate) fn is_at_new_owners(&self, request: &Request) -> bool {
+        let owns = |host: &usize| self.cluster(*host).is_some_and(|cluster| cluster.my_slots().contains(request.slot));
+        let mut owners = (0..self.hosts.len()).filter(owns);
+        !self.oracle.taken_over.contains(&request.slot) || owners.all(|owner| self.is_everywhere(owner, request))
+    }
+
+    /// A key on a primary that does not own its slot.
+    fn find_foreign_key(&self) -> Option<String> {
+        if self.setup.workload.weights().migrate_slots == 0 {
+            return None;
+        }
+        for host in 0..self.hosts.len() {
+            let process = self.hosts[host].process.as_ref()?;
+            let cluster = &process.cluster;
+            let is_foreign = |slot: &&u16| !cluster.my_slots().contains(**slot);
+            let is_open = |slot: u16| cluster.importing_from(slot).is_some();
+            let foreign = process.data.keys.keys().find(is_foreign).filter(|slot| !is_open(**slot));
+            if let Some(slot) = foreign.filter(|_| cluster.is_primary()) {
+                return Some(format!("host {host} has keys of slot {slot}, which it does not own"));
+            }
+        }
+        None
     }
 
     /// Checks that concern several nodes, made from time to time.
@@ -412,7 +467,7 @@ impl World {
                 }
             }
         }
-        self.find_lag()
+        self.find_lag().or_else(|| self.find_unfinished_job()).or_else(|| self.find_foreign_key())
     }
 
     /// Whether all nodes know the addresses of all others.

@@ -56,23 +56,34 @@ impl World {
                 }
                 self.fail_waiting(host);
             }
+            Action::TopologyChanged | Action::CheckSlotMigrations => {
+                self.with_jobs(host, |jobs, context| jobs.topology_changed(context));
+            }
             Action::FlushData => {
                 process.data.clear(history);
                 self.close_downstream(host);
+                self.with_jobs(host, |jobs, context| jobs.flushed(context));
             }
             Action::DeleteKeys(slots) => self.append(host, Entry::RemoveSlots(slots)),
             Action::PauseWrites { until_ms } => {
                 process.pause_number += 1;
-                process.paused_until_ms = None;
                 process.pause_until_ms = until_ms;
-                process.pause_is_pending = true;
-                let (number, life) = (process.pause_number, self.hosts[host].life);
-                let at_ms = self.now_ms + self.random.u64(0..=PAUSE_MS_MAX);
+                let number = process.pause_number;
+                // A pause that ends in the same step goes on.
+                let goes_on = std::mem::take(&mut process.resumed_step) == self.steps;
+                process.pause_is_pending = !goes_on;
+                process.paused_until_ms = goes_on.then_some(until_ms);
+                let wait_ms = self.random.u64(0..=PAUSE_MS_MAX);
+                let at_ms = self.now_ms + if goes_on { 0 } else { wait_ms };
+                let life = self.hosts[host].life;
                 self.queue.push(at_ms, Event::WritesPaused { host, life, number });
             }
             Action::ResumeWrites => {
                 process.pause_number += 1;
                 process.pause_is_pending = false;
+                if process.paused_until_ms.is_some() {
+                    process.resumed_step = self.steps;
+                }
                 self.resume_writes(host);
             }
             _ => {}
@@ -106,6 +117,7 @@ impl World {
         for conn in replicas {
             self.send_item(conn, 0, Item::Replication(Box::new(Message::Entry(end, entry.clone()))));
         }
+        self.feed_exports(host, &entry);
     }
 
     /// What is due on the replication links.
@@ -241,6 +253,7 @@ impl World {
                     replica.acknowledged = offset;
                 }
                 self.check_waiting(host);
+                self.check_awaiting(host);
             }
             _ => {}
         }
@@ -277,6 +290,7 @@ impl World {
                 process.data = (*data).clone();
                 self.upstream_online(host);
                 self.close_downstream(host);
+                self.load_imports(host);
                 if let Some(field) = open_slots {
                     self.with_cluster(host, |cluster, facts| cluster.restore_open_slots(&field, facts));
                 }
@@ -290,7 +304,8 @@ impl World {
                     Entry::SetSlot { slot, change } => Some((*slot, *change)),
                     _ => None,
                 };
-                self.append(host, entry);
+                self.append(host, entry.clone());
+                self.track_job(host, &entry);
                 if let Some((slot, change)) = change {
                     self.change_slot(host, slot, change, true);
                 }

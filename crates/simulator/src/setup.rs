@@ -1,6 +1,7 @@
 //! What a run is like: size, settings, network, disks and workload, all chosen by the seed.
 
 use crate::network::Conditions;
+use kvick_cluster::migration;
 use kvick_cluster::state::Settings;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -23,6 +24,10 @@ pub enum Workload {
     Rolling,
     /// Slots moved with SETSLOT and ASK, and manual failovers.
     Reshard,
+    /// Slots moved with MIGRATESLOTS, and manual failovers.
+    Atomic,
+    /// The same with crashes, stopped processes and partitions.
+    AtomicFaults,
     /// Crashes of replicas, so that others migrate to the primaries that lost theirs.
     Migration,
     /// Primaries restart without data, and have to leave their slots to a replica.
@@ -61,13 +66,15 @@ pub(crate) struct Weights {
     pub(crate) address: u32,
     pub(crate) restart: u32,
     pub(crate) set_slot: u32,
+    pub(crate) migrate_slots: u32,
+    pub(crate) cancel_migrations: u32,
     pub(crate) kill_replica: u32,
     pub(crate) kill_empty: u32,
 }
 
 impl Workload {
     /// All workloads.
-    pub const ALL: [Workload; 10] = [
+    pub const ALL: [Workload; 12] = [
         Workload::Failover,
         Workload::Manual,
         Workload::Takeover,
@@ -75,6 +82,8 @@ impl Workload {
         Workload::Address,
         Workload::Rolling,
         Workload::Reshard,
+        Workload::Atomic,
+        Workload::AtomicFaults,
         Workload::Migration,
         Workload::Empty,
         Workload::Mixed,
@@ -90,6 +99,8 @@ impl Workload {
             Workload::Address => "address",
             Workload::Rolling => "rolling",
             Workload::Reshard => "reshard",
+            Workload::Atomic => "atomic",
+            Workload::AtomicFaults => "atomic-faults",
             Workload::Migration => "migration",
             Workload::Empty => "empty",
             Workload::Mixed => "mixed",
@@ -117,6 +128,8 @@ impl Workload {
             Workload::Address => Weights { address: 6, stop: 1, partition: 1, manual: 2, ..disturbances },
             Workload::Rolling => Weights { restart: 10, manual: 3, ..disturbances },
             Workload::Reshard => Weights { set_slot: 10, manual: 3, ..disturbances },
+            Workload::Atomic => Weights { migrate_slots: 12, cancel_migrations: 1, manual: 3, ..disturbances },
+            Workload::AtomicFaults => Weights { migrate_slots: 24, cancel_migrations: 2, manual: 2, ..faults },
             Workload::Migration => Weights { kill_replica: 8, kill: 2, power: 1, ..disturbances },
             Workload::Empty => Weights { kill_empty: 6, ..disturbances },
             Workload::Mixed => Weights {
@@ -128,6 +141,7 @@ impl Workload {
                 address: 2,
                 restart: 2,
                 set_slot: 3,
+                migrate_slots: 3,
                 kill_replica: 2,
                 ..faults
             },
@@ -136,7 +150,7 @@ impl Workload {
 
     pub(crate) fn promise(self) -> Promise {
         match self {
-            Workload::Manual | Workload::Reshard => Promise::All,
+            Workload::Manual | Workload::Reshard | Workload::Atomic => Promise::All,
             Workload::Takeover | Workload::Mixed => Promise::Nothing,
             _ => Promise::Everywhere,
         }
@@ -174,6 +188,8 @@ pub(crate) struct Setup {
     /// Primaries at the start; the other hosts are their replicas.
     pub(crate) shards: usize,
     pub(crate) settings: Settings,
+    /// The same for atomic slot migration.
+    pub(crate) jobs: migration::Settings,
     pub(crate) conditions: Conditions,
     pub(crate) workload: Workload,
     /// Data survives crashes.
@@ -258,6 +274,15 @@ impl Setup {
         };
         let faults_ms = settings.node_timeout_ms * random.u64(timeouts);
         let by_meet = !is_large && random.bool();
+        let mut jobs = migration::Settings {
+            manual_failover_timeout_ms: settings.manual_failover_timeout_ms,
+            node_timeout_ms,
+            ..migration::Settings::default()
+        };
+        if workload.weights().migrate_slots > 0 {
+            jobs.repl_timeout_s = [10, 60][random.usize(0..2)];
+            jobs.takeover_replicas = random.u64(0..=2).min(replicas as u64);
+        }
         Setup {
             hosts,
             shards,
@@ -274,6 +299,7 @@ impl Setup {
             faults_ms,
             by_meet,
             settings,
+            jobs,
         }
     }
 }

@@ -12,6 +12,7 @@ use crate::network::{ConnId, End, Item, Network, Purpose, Side};
 use crate::oracle::Oracle;
 use crate::packed::Frame;
 use crate::setup::Setup;
+use crate::slot_migration::Migrations;
 use crate::trace::Trace;
 use kvick_cluster::nodes_conf::NodesConf;
 use kvick_cluster::state::{Accepted, Action, Cluster, Facts, Now};
@@ -129,6 +130,11 @@ impl World {
             Event::DeliverRaw { conn, to, item } => self.deliver_raw(conn, to, *item),
             Event::Saved { host, life } => self.saved(host, life),
             Event::WritesPaused { host, life, number } => self.input(host, life, Input::WritesPaused(number)),
+            Event::JobRefused { host, life, conn } => {
+                self.net.remove(conn);
+                self.input(host, life, Input::JobRefused(conn));
+            }
+            Event::Migration { host, life, step } => self.input(host, life, Input::Migration(step)),
             Event::FullSync { host, life, conn } => self.input(host, life, Input::FullSync(conn)),
             Event::Request { host, request } => {
                 let life = self.hosts[host].life;
@@ -205,12 +211,15 @@ impl World {
             pause_until_ms: 0,
             pause_is_pending: false,
             pause_number: 0,
+            resumed_step: 0,
             paused_requests: Vec::new(),
             waiting: Vec::new(),
             waiting_changes: Vec::new(),
             heartbeat_ms: 0,
+            migrations: Migrations::new(),
         }));
         self.trace.note(self.now_ms, || format!("host {index}: process {life} starts"));
+        self.load_imports(index);
         self.with_cluster(index, |cluster, facts| cluster.data_loaded(facts));
         self.check_start(index);
         self.settle(index, true);
@@ -293,6 +302,7 @@ impl World {
                 self.replication_tick(host);
                 self.report_send_buffers(host);
                 self.with_cluster(host, |cluster, facts| cluster.tick(facts));
+                self.migration_tick(host);
             }
             Input::Accepted(conn) => self.accepted(host, conn),
             Input::Connected(conn) => self.connected(host, conn),
@@ -312,6 +322,9 @@ impl World {
             Input::Replication(conn, side, message) => self.receive_replication(host, conn, side, *message),
             Input::FullSync(conn) => self.send_full_sync(host, conn),
             Input::WritesPaused(number) => self.writes_paused(host, number),
+            Input::JobItem(conn, side, item) => self.receive_job_item(host, conn, side, *item),
+            Input::JobRefused(conn) => self.migration_refused(host, conn),
+            Input::Migration(step) => self.migration_step(host, step),
             Input::Request(request) => self.execute(host, request),
         }
     }
@@ -482,6 +495,9 @@ impl World {
         let Some(conn) = self.net.get(id) else { return };
         let End { host, life, link, .. } = conn.ends[0];
         match link {
+            None if conn.purpose == Purpose::Migration => {
+                self.queue.push(at_ms, Event::JobRefused { host, life, conn: id });
+            }
             Some(link) => self.queue.push(at_ms, Event::Refused { host, life, link, conn: id }),
             None => {
                 self.net.remove(id);
@@ -554,7 +570,7 @@ impl World {
 
     fn accepted(&mut self, host: usize, id: ConnId) {
         let Some(conn) = self.net.get(id) else { return };
-        if conn.purpose == Purpose::Replication {
+        if conn.purpose != Purpose::Bus {
             return;
         }
         let peer_ip = self.hosts[conn.ends[0].host].ip.clone();
@@ -572,7 +588,10 @@ impl World {
     fn connected(&mut self, host: usize, id: ConnId) {
         let Some(conn) = self.net.get(id).filter(|conn| !conn.ends[0].closed) else { return };
         let Some(link) = conn.ends[0].link else {
-            self.replication_connected(host, id);
+            match conn.purpose {
+                Purpose::Migration => self.migration_connected(host, id),
+                _ => self.replication_connected(host, id),
+            }
             return;
         };
         let peer_ip = self.hosts[conn.ends[1].host].ip.clone();
@@ -614,6 +633,7 @@ impl World {
         match item {
             Some(Item::Frame(frame)) => self.input(receiver, life, Input::Frame(id, to, frame)),
             Some(Item::Replication(message)) => self.input(receiver, life, Input::Replication(id, to, message)),
+            Some(Item::Job(item)) => self.input(receiver, life, Input::JobItem(id, to, item)),
             Some(Item::Fin) => self.input(receiver, life, Input::Closed(id, to)),
             None => {}
         }
@@ -646,6 +666,8 @@ impl World {
         }
         if purpose == Purpose::Replication {
             self.replication_closed(host, id);
+        } else if purpose == Purpose::Migration {
+            self.migration_closed(host, id, side);
         } else if let Some(link) = link {
             if let Some(process) = self.hosts[host].process.as_mut() {
                 process.conns.remove(link);
