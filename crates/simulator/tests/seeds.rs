@@ -35,6 +35,8 @@ workloads! {
     nothing_is_violated_by_new_addresses: Address,
     nothing_is_violated_by_rolling_restarts: Rolling,
     nothing_is_violated_by_moved_slots: Reshard,
+    nothing_is_violated_by_atomic_migrations: Atomic,
+    nothing_is_violated_by_faults_in_atomic_migrations: AtomicFaults,
     nothing_is_violated_by_replica_migration: Migration,
     nothing_is_violated_by_empty_primaries: Empty,
     nothing_is_violated_by_all_at_once: Mixed

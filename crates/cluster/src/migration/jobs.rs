@@ -61,7 +61,7 @@ impl Jobs {
         self.unfinished(Direction::Import)
     }
 
-    /// Whether a slot's export has granted the takeover. A claim of the target is then accepted whatever its epoch.
+    /// Whether a slot's export has granted the takeover. A claim of the target may then have the epoch of this node.
     pub fn failover_granted(&self, slot: u16) -> bool {
         let job =
             self.jobs.iter().find(|job| job.is_export() && job.state.is_in_progress() && job.ranges.contains(slot));

@@ -192,10 +192,14 @@ impl Cluster {
         let claimed_owner = owner.filter(|_| !self.unclaimed.contains(slot));
         let wins = match claimed_owner {
             None => true,
-            // The target of a migration may have a lower epoch than this node, which allowed it to take over.
+            // The target of a migration, which this node allowed to take over, may have the same epoch. If it has a
+            // lower one, as it does not know that of this node, it is told, and takes a higher one. Its claim must not
+            // count before that: other nodes do not accept it, and would take the slots from the target, while this
+            // node deletes its keys.
             Some(owner) => {
-                self.nodes[owner].config_epoch < claim.epoch
-                    || claim.granted.contains(slot)
+                let known = self.nodes[owner].config_epoch;
+                known < claim.epoch
+                    || (claim.granted.contains(slot) && known == claim.epoch)
                     || self.breaks(Mutation::OldClaims)
             }
         };

@@ -38,7 +38,7 @@ pub struct SlotJobs<'a> {
     /// Slots that this node exports.
     pub exporting: SlotsRef<'a>,
     /// The slots of each export whose target was allowed to take them over. If it claims all of them, that is accepted
-    /// whatever its epoch is.
+    /// with an epoch that is not below that of this node.
     pub granted: &'a [(NodeId, Slots)],
 }
 

@@ -25,6 +25,12 @@ impl ClusterNode {
         if !self.read(|cluster, _| cluster.is_primary()) {
             return;
         }
+        if !server.slot_migration.slot_sets().granted.is_empty() {
+            // The replica would accept writes to slots that the target is about to claim. After the node timeout it
+            // takes over without being asked.
+            logging::notice(format_args!("No auto failover on shutdown: slots are about to move to another node."));
+            return;
+        }
         let (log, replicas) = (&server.keyspace.log, server.replication.replicas.all());
         if replicas.iter().any(|replica| replica.version.load(Ordering::Relaxed) < VERSION_TAKES_OVER) {
             logging::notice(format_args!(

@@ -1,8 +1,8 @@
 //! Owners of slots: migration by SETSLOT, claims, stale views, open slots.
 
 use super::*;
-use crate::state::FailoverMode;
-use crate::state::{CommandError, SetSlot};
+use crate::state::claims::Says;
+use crate::state::{CommandError, FailoverMode, SetSlot};
 
 fn set_slot(net: &mut Net, host: usize, slot: u16, change: SetSlot<'_>) -> Result<(), CommandError> {
     net.command(host, |cluster, facts| cluster.set_slot(slot, change, false, facts))
@@ -272,5 +272,26 @@ fn slots_that_had_left_do_not_follow_a_failover() {
         let cluster = &net.hosts[host].cluster;
         assert_eq!(cluster.slot_owner(5), Some(owner), "host {host}");
         assert_ne!(cluster.slot_owner(0), Some(owner), "host {host}");
+    }
+}
+
+#[test]
+fn a_claim_that_other_nodes_refuse_is_no_takeover() {
+    let mut net = Net::cluster(3, 0);
+    let (source, target) = (net.id(0), net.id(1));
+    net.hosts[0].keys.insert(5, 1);
+    net.hosts[0].granted = vec![(target, (5..=9).collect())];
+    take_epochs(&mut net, 0);
+    let mine = net.hosts[0].cluster.my_epoch();
+    for (epoch, owner, deleted) in [(mine - 1, source, 0), (mine, target, 1)] {
+        let mut slots: Slots = slot_share(1, 3).collect();
+        slots.insert_range(5..=9);
+        net.command(0, |cluster, facts| {
+            let node = cluster.nodes.find(&target).expect("it is known");
+            let says = Says { config_epoch: epoch, current_epoch: mine, slots: slots.view() };
+            cluster.process_claim(node, says, facts);
+        });
+        assert_eq!(net.hosts[0].cluster.slot_owner(5), Some(owner));
+        assert_eq!(net.hosts[0].deleted.len(), deleted);
     }
 }
