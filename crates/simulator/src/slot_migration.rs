@@ -600,8 +600,8 @@ impl World {
         }
     }
 
-    /// The process of a host ends. If it has allowed targets to take slots over, and a target dies as well before others
-    /// hear of its claim, the claim comes when the target starts again: writes until then may be lost.
+    /// The process of a host ends. If it has allowed targets to take slots over, and a target dies as well before
+    /// others hear of its claim, the claim comes when the target starts again: writes until then may be lost.
     pub(crate) fn note_forgotten_grants(&mut self, host: usize) {
         let Some(process) = self.hosts[host].process.as_ref() else { return };
         let granted: Vec<u16> = process.migrations.granted.iter().flat_map(|(_, slots)| slots.iter()).collect();
@@ -613,7 +613,8 @@ impl World {
         for host in 0..self.hosts.len() {
             let migrations = &self.hosts[host].process.as_ref()?.migrations;
             if let Some(job) = migrations.jobs.iter().find(|job| !job.state().is_finished()) {
-                return Some(format!("host {host}: {} is in state {}", job.description(), job.state().as_str()));
+                let state = job.state().as_str();
+                return Some(format!("host {host}: {} is in state {state}", job.description()));
             }
             if !migrations.held.is_empty() || !migrations.paused.is_empty() {
                 return Some(format!("host {host} holds writes, but no job has it do so"));
