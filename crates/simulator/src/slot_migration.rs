@@ -9,7 +9,7 @@ use crate::host::{PORT, Process, Request};
 use crate::network::{ConnId, End, Item, Purpose, Side};
 use crate::world::World;
 use kvick_cluster::migration::{
-    Action, Context, Direction, Finish, JobName, Jobs, Message, Origin, Peer, Progress, RangeList, State, Topology,
+    Action, Context, Direction, Finish, Job, JobName, Jobs, Message, Origin, Peer, Progress, RangeList, State, Topology,
 };
 use kvick_cluster::state::{Cluster, SlotJobs};
 use kvick_cluster::{NodeId, Slots};
@@ -235,15 +235,13 @@ impl World {
     pub(crate) fn migration_tick(&mut self, host: usize) {
         let Some(process) = self.hosts[host].process.as_mut() else { return };
         let was_loaded = std::mem::replace(&mut process.migrations.is_loaded, true);
-        let waiting = |jobs: &Jobs| -> Vec<JobName> {
-            jobs.iter().filter(|job| job.state() == State::ExportWaitingToPause).map(|job| job.name()).collect()
-        };
-        let waiting = waiting(&process.migrations.jobs);
         self.with_jobs(host, |jobs, context| {
             if !was_loaded {
                 jobs.load_ended(context);
             }
             jobs.tick(context);
+            let is_waiting = |job: &&Job| job.state() == State::ExportWaitingToPause;
+            let waiting: Vec<JobName> = jobs.iter().filter(is_waiting).map(Job::name).collect();
             waiting.into_iter().for_each(|job| jobs.progressed(job, Progress::default(), context));
         });
     }
@@ -285,14 +283,14 @@ impl World {
             }
             Action::Send { job, message } => self.send_job_item(host, job, JobItem::Message(message)),
             Action::ResumeWrites { job, .. } => {
-                let Some(process) = self.hosts[host].process.as_mut() else { return None };
+                let process = self.hosts[host].process.as_mut()?;
                 process.migrations.paused.retain(|(name, _)| *name != job);
                 for request in std::mem::take(&mut process.migrations.held) {
                     self.queue.push(self.now_ms, Event::Request { host, request });
                 }
             }
             Action::Disconnect { job } => {
-                let Some(process) = self.hosts[host].process.as_mut() else { return None };
+                let process = self.hosts[host].process.as_mut()?;
                 let conn = process.migrations.conn_of(job);
                 process.migrations.forget(job);
                 if let Some((conn, side)) = conn {
@@ -493,10 +491,11 @@ impl World {
         let Some(job) = self.job_of(host, conn, side) else { return };
         let now_s = u64::try_from(self.clock(host).unix_ms / 1000).unwrap_or_default();
         self.with_jobs(host, |jobs, _| jobs.heard(job, now_s));
-        let measures = self.random.bool();
         match item {
             JobItem::Message(message) => {
                 self.disturb_migration(host);
+                // What is left to send is measured at once, or in the next tick.
+                let measures = self.random.bool();
                 self.with_jobs(host, |jobs, context| {
                     jobs.received(job, message, context);
                     if message == Message::RequestPause && measures {

@@ -203,7 +203,7 @@ impl SlotMigration {
             repl_timeout_s: values.read(replication::REPL_TIMEOUT).into(),
             manual_failover_timeout_ms: values.read(cluster::CLUSTER_MANUAL_FAILOVER_TIMEOUT).into(),
             max_failover_repl_bytes: u64::try_from(limit).ok(),
-            node_timeout_ms: values.read(cluster::CLUSTER_NODE_TIMEOUT).into(),
+            node_timeout_ms: values.read(cluster::CLUSTER_NODE_TIMEOUT),
             log_max_len: usize::try_from(values.read(cluster::CLUSTER_SLOT_MIGRATION_LOG_MAX_LEN))
                 .unwrap_or(usize::MAX),
             authenticates: values.read(replication::PRIMARYAUTH).is_some(),
