@@ -102,7 +102,7 @@ impl World {
         let (target, asking) = match reply {
             Reply::Done { everywhere } => {
                 client.owners.insert(request.slot, host);
-                let everywhere = everywhere && self.is_at_new_owners(&request);
+                let everywhere = everywhere && self.is_at_new_owners(host, &request);
                 self.oracle.acknowledge(&request, everywhere);
                 self.end_turn(request.client);
                 return;

@@ -184,12 +184,13 @@ impl World {
         if !is_focused || self.faults.is_over || self.random.u8(0..24) != 0 {
             return;
         }
-        let fault = match self.random.u8(0..6) {
+        let fault = match self.random.u8(0..7) {
             0 => Fault::Manual,
             1 | 2 => Fault::BreakLinks,
             3 if !self.is_calm() => Fault::Kill,
             4 if !self.is_calm() => Fault::Power,
             5 if !self.is_calm() => Fault::Stop,
+            6 if !self.is_calm() => Fault::Partition,
             _ => Fault::Slow,
         };
         // Not now: the process is in the middle of an input.
@@ -324,6 +325,11 @@ impl World {
             let host = self.random.usize(0..self.hosts.len());
             one.iter_mut().enumerate().for_each(|(index, member)| *member = index == host);
         }
+        self.cut_off(one, both);
+    }
+
+    /// Cuts these endpoints off from all others.
+    fn cut_off(&mut self, one: Vec<bool>, both: bool) {
         let other: Vec<bool> = one.iter().map(|member| !member).collect();
         self.faults.cuts += 1;
         let id = self.faults.cuts;
@@ -332,7 +338,7 @@ impl World {
             self.net.cuts.push(Cut { id, from: other, to: one.clone() });
         }
         self.trace.note(self.now_ms, || {
-            let members: Vec<usize> = (0..endpoints).filter(|index| one[*index]).collect();
+            let members: Vec<usize> = (0..one.len()).filter(|index| one[*index]).collect();
             format!("cut {id} in both directions: {both}; from hosts {members:?}")
         });
         let at_ms = self.now_ms + self.fault_ms();
@@ -535,6 +541,10 @@ impl World {
                 }
             }
             Ending::Disturb { fault: Fault::Manual, host } => self.fail_over_shard_of(host),
+            Ending::Disturb { fault: Fault::Partition, host } => {
+                let endpoints = self.net.slowness_ms.len();
+                self.cut_off((0..endpoints).map(|endpoint| endpoint == host).collect(), true);
+            }
             Ending::Disturb { fault, host } => self.begin_fault(fault, host),
             Ending::Uncut(id) => self.net.cuts.retain(|cut| cut.id != id),
             Ending::Fast(host) => self.net.slowness_ms[host] = 0,

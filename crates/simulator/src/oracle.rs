@@ -86,6 +86,8 @@ pub(crate) struct Oracle {
     taken_over: BTreeSet<u16>,
     /// Slots in which writes may get lost from now on, since a grant was forgotten.
     pub(crate) at_risk: BTreeSet<u16>,
+    /// Slots with hosts that may have claimed them, and whose claims came too late.
+    withdrawn: BTreeSet<(u16, usize)>,
     promise: Promise,
     pub(crate) acknowledged: u64,
     pub(crate) elections: u64,
@@ -104,6 +106,7 @@ impl Oracle {
             promised: Vec::new(),
             taken_over: BTreeSet::new(),
             at_risk: BTreeSet::new(),
+            withdrawn: BTreeSet::new(),
             promise: Promise::Nothing,
             acknowledged: 0,
             elections: 0,
@@ -347,8 +350,22 @@ impl World {
         self.oracle.promised = promised;
     }
 
+    /// A source is about to accept writes again, although a target was allowed to take slots over. If the target has
+    /// done that, and is cut off, what it accepts is lost.
+    pub(crate) fn withdraw_grant(&mut self, host: usize, target: usize, slots: &RangeList) {
+        let Some(process) = self.hosts[host].process.as_ref() else { return };
+        let kept = |(slot, key, number): &(u16, u32, u32)| {
+            !slots.contains(*slot) || process.data.contains(*slot, *key, *number)
+        };
+        self.oracle.promised.retain(kept);
+        self.oracle.withdrawn.extend(slots.slots().map(|slot| (slot, target)));
+    }
+
     /// If the slot of a write has moved, its reply may arrive when the new owner is the one that must have it.
-    pub(crate) fn is_at_new_owners(&self, request: &Request) -> bool {
+    pub(crate) fn is_at_new_owners(&self, host: usize, request: &Request) -> bool {
+        if self.oracle.withdrawn.contains(&(request.slot, host)) {
+            return false;
+        }
         let owns = |host: &usize| self.cluster(*host).is_some_and(|cluster| cluster.my_slots().contains(request.slot));
         let mut owners = (0..self.hosts.len()).filter(owns);
         !self.oracle.taken_over.contains(&request.slot) || owners.all(|owner| self.is_everywhere(owner, request))

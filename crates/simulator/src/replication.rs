@@ -262,7 +262,9 @@ impl World {
     /// The copy for a replica is ready.
     pub(crate) fn send_full_sync(&mut self, host: usize, conn: ConnId) {
         let Some(process) = self.hosts[host].process.as_mut() else { return };
-        let data = Rc::new(process.data.copy());
+        let mut data = process.data.copy();
+        data.imports = process.migrations.unfinished_imports();
+        let data = Rc::new(data);
         let open_slots = process.cluster.open_slots_field();
         let Some(replica) = process.downstream.iter_mut().find(|replica| replica.conn == conn) else { return };
         replica.is_online = true;

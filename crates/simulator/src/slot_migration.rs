@@ -12,7 +12,7 @@ use kvick_cluster::migration::{
     Action, Context, Direction, Finish, Job, JobName, Jobs, Message, Origin, Peer, Progress, RangeList, State, Topology,
 };
 use kvick_cluster::state::{Cluster, SlotJobs};
-use kvick_cluster::{NodeId, Slots};
+use kvick_cluster::{NodeFlags, NodeId, Slots};
 use std::collections::VecDeque;
 
 /// Longest time that an action of the driver takes.
@@ -111,6 +111,12 @@ impl Migrations {
         SlotJobs { importing: self.importing.view(), exporting: self.exporting.view(), granted: &self.granted }
     }
 
+    /// What a dump records of the jobs.
+    pub(crate) fn unfinished_imports(&self) -> Vec<Import> {
+        let import = |job: &Job| Import { name: job.name(), ranges: job.ranges().clone() };
+        self.jobs.unfinished_imports().map(import).collect()
+    }
+
     /// Whether writes to a slot are held.
     pub(crate) fn holds(&self, slot: u16) -> bool {
         self.paused.iter().any(|(_, slots)| slots.contains(slot))
@@ -187,6 +193,11 @@ impl Topology for View<'_> {
 
     fn migrates_manually(&self) -> bool {
         self.cluster.has_migrating_slots()
+    }
+
+    fn is_working_primary(&self, id: &NodeId) -> bool {
+        let node = self.cluster.audited_nodes().find(|node| node.id == *id);
+        node.is_some_and(|node| node.flags.contains(NodeFlags::PRIMARY) && !node.flags.contains(NodeFlags::FAIL))
     }
 
     fn is_failing_over(&self) -> bool {
@@ -392,7 +403,13 @@ impl World {
                 }
                 self.with_jobs(host, |jobs, context| jobs.claimed(job, is_primary, context));
             }
-            Action::WithdrawGrant { .. } => {
+            Action::WithdrawGrant { job } => {
+                let process = self.hosts[host].process.as_ref();
+                let found = process.and_then(|process| process.migrations.jobs.get(job)).cloned();
+                let target = found.as_ref().and_then(|job| self.by_id.get(&job.target()?).copied());
+                if let Some((job, target)) = found.zip(target) {
+                    self.withdraw_grant(host, target, job.ranges());
+                }
                 self.with_cluster(host, |cluster, _| cluster.withdraw_grant());
                 self.settle(host, true);
             }

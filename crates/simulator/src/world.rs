@@ -194,6 +194,10 @@ impl World {
         }
         let mut data = host.stored.take().unwrap_or_else(|| Dataset::new(history));
         data.forget_backlog();
+        if !data.imports.is_empty() {
+            // The append-only file has jobs whose end only a full sync may tell.
+            data.rename(history);
+        }
         host.life += 1;
         host.is_stopped = false;
         host.inbox.clear();

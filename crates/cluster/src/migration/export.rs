@@ -287,8 +287,6 @@ impl Jobs {
                     job.description
                 );
                 self.warn(line);
-                let action = Action::WithdrawGrant { job: self.jobs[index].name };
-                self.actions.push(action);
                 let message = "Unpaused before migration completed (migration may have succeeded with lost writes)";
                 self.fail(index, message, context);
             }
@@ -302,6 +300,11 @@ impl Jobs {
         let job = &self.jobs[index];
         let owner = context.owner_of(&job.ranges);
         if owner == Some(context.topology.my_id()) {
+            let is_granted = job.state == State::ExportFailoverGranted;
+            // A replica of the target, which knows nothing of a claim, may replace it.
+            if is_granted && !job.target.is_some_and(|target| context.topology.is_working_primary(&target)) {
+                self.fail(index, "Target node failed", context);
+            }
             return;
         }
         if owner.is_some() && owner == job.target {

@@ -302,6 +302,10 @@ impl Jobs {
         (job.claiming, job.awaits_replicas_since_s) = (false, None);
         let (name, slots) = (job.name, job.ranges.clone());
         let disconnects = job.state.is_in_progress() && !job.tracking_only;
+        let is_granted = job.state == State::ExportFailoverGranted && state != State::Success;
+        if is_granted && context.owner_of(&slots) == Some(context.topology.my_id()) {
+            self.actions.push(Action::WithdrawGrant { job: name });
+        }
         self.resume_writes(index);
         let job = &mut self.jobs[index];
         let cleans = job.is_import()

@@ -82,6 +82,9 @@ pub trait Topology {
     /// Whether a slot of this node is being migrated by hand (CLUSTER SETSLOT MIGRATING).
     fn migrates_manually(&self) -> bool;
 
+    /// Whether another node is a primary that is not marked as failed.
+    fn is_working_primary(&self, id: &NodeId) -> bool;
+
     /// Whether a replica is about to replace this primary in a manual failover.
     fn is_failing_over(&self) -> bool;
 }

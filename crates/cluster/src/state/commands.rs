@@ -281,7 +281,7 @@ impl Cluster {
         }
         self.reassign(slots.view(), self.myself);
         for (source, taken) in sources {
-            self.note_taken(source, taken.view());
+            self.note_taken(source, taken.view(), facts.ms());
             self.ask_for_claim(source, facts);
         }
         self.update_state(facts);

@@ -2,9 +2,9 @@
 
 use super::{ClusterNode, Published};
 use crate::server::Server;
-use kvick_cluster::NodeId;
 use kvick_cluster::migration::{Peer, RangeList, SlotRange, Topology};
 use kvick_cluster::state::Cluster;
+use kvick_cluster::{NodeFlags, NodeId};
 use kvick_config::tables::tls::TLS_REPLICATION;
 use kvick_replication::slot_migration::Membership;
 use std::ops::RangeInclusive;
@@ -94,6 +94,11 @@ impl Topology for View {
 
     fn migrates_manually(&self) -> bool {
         !self.published.topology.migrating.is_empty()
+    }
+
+    fn is_working_primary(&self, id: &NodeId) -> bool {
+        let node = self.published.topology.nodes.iter().find(|node| node.id == *id);
+        node.is_some_and(|node| !node.is_replica() && !node.flags.contains(NodeFlags::FAIL))
     }
 
     fn is_failing_over(&self) -> bool {

@@ -282,6 +282,26 @@ fn slots_are_not_claimed_if_the_process_stood_still_after_the_grant() {
 }
 
 #[test]
+fn a_grant_that_is_given_up_is_withdrawn_before_writes_resume() {
+    for (is_cancelled, state) in [(true, State::Cancelled), (false, State::Failed)] {
+        let mut world = at(State::ExportFailoverGranted);
+        let source = &mut world.source;
+        if is_cancelled {
+            assert_eq!(source.call(world.now_ms, |jobs, context| jobs.cancel("client", context)), Ok(()));
+        } else {
+            // The target is marked as failed.
+            source.view.peers.remove(&1);
+            source.call(world.now_ms, |jobs, context| jobs.topology_changed(context));
+        }
+        assert_eq!(source.state(), Some(state));
+        let actions = source.jobs.take_actions();
+        let place = |wanted: fn(&Action) -> bool| actions.iter().position(wanted).expect("it is among the actions");
+        let withdrawn = place(|action| matches!(action, Action::WithdrawGrant { .. }));
+        assert!(withdrawn < place(|action| matches!(action, Action::ResumeWrites { .. })));
+    }
+}
+
+#[test]
 fn slots_are_not_granted_while_a_replica_is_about_to_take_over() {
     let mut world = at(State::ExportFailoverPaused);
     world.source.view.is_failing_over = true;

@@ -95,6 +95,10 @@ impl Topology for View {
         self.migrates_manually
     }
 
+    fn is_working_primary(&self, wanted: &NodeId) -> bool {
+        self.peers.iter().any(|peer| id(*peer) == *wanted)
+    }
+
     fn is_failing_over(&self) -> bool {
         self.is_failing_over
     }

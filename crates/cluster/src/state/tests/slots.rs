@@ -295,3 +295,38 @@ fn a_claim_that_other_nodes_refuse_is_no_takeover() {
         assert_eq!(net.hosts[0].deleted.len(), deleted);
     }
 }
+
+#[test]
+fn a_node_that_was_replaced_does_not_fight_for_slots() {
+    let mut net = Net::cluster(3, 1);
+    net.isolate(1);
+    net.command(1, |cluster, facts| cluster.take_over_slots(&[5..=9], facts));
+    take_epochs(&mut net, 0);
+    net.run_until("its replica replaces it", 20_000, |net| net.hosts[4].cluster.is_primary());
+    net.heal();
+    net.run_until("it follows", 5_000, |net| net.hosts[1].cluster.my_primary() == Some(net.id(4)));
+    net.run_until("all agree", 5_000, |net| net.agrees() && net.all_ok());
+    assert!(net.hosts[4].cluster.is_primary() && !net.logged(1, "above that of node"));
+    assert_eq!(net.hosts[4].cluster.slot_owner(5), Some(net.id(0)));
+}
+
+#[test]
+fn a_node_that_restarts_does_not_speak_for_slots_that_were_given_up() {
+    let mut net = Net::cluster(3, 0);
+    // Host 1 takes slots over, and only their former owner hears of it.
+    net.cut.extend([(1, 2), (2, 1)]);
+    net.command(1, |cluster, facts| cluster.take_over_slots(&[5..=9], facts));
+    net.run_until("the source knows", 1_000, |net| net.hosts[0].cluster.slot_owner(5) == Some(net.id(1)));
+    net.run_until("host 2 hears that", 2_000, |net| net.hosts[2].cluster.is_unclaimed(5));
+    net.kill(1);
+    // The former owner takes a higher epoch for other slots.
+    take_epochs(&mut net, 0);
+    net.run(2_000);
+    net.kill(2);
+    net.restart(2);
+    assert_eq!(net.hosts[2].cluster.slot_owner(5), None);
+    net.heal();
+    net.restart(1);
+    net.run_until("all agree", 5_000, |net| net.agrees() && net.all_ok());
+    assert_eq!(net.hosts[1].cluster.slot_owner(5), Some(net.id(1)));
+}
