@@ -320,6 +320,33 @@ impl Jobs {
         self.fail(index, "Slots are no longer owned by myself", context);
     }
 
+    /// Whether the target of an export may claim the slots at any moment.
+    pub(super) fn may_be_taken_over(&self, index: usize, context: &Context<'_>) -> bool {
+        let job = &self.jobs[index];
+        let topology = context.topology;
+        job.state == State::ExportFailoverGranted
+            && job.pause_end_ms.is_some_and(|end_ms| end_ms >= context.mono_ms)
+            && context.owner_of(&job.ranges) == Some(topology.my_id())
+            && job.target.is_some_and(|target| topology.is_working_primary(&target))
+    }
+
+    /// Ends an export when its target may not claim the slots any more, unless it claims them before: if writes resumed
+    /// now, they would be lost by the claim.
+    pub(super) fn end_later(&mut self, index: usize, state: State, message: Option<String>, context: &Context<'_>) {
+        let job = &mut self.jobs[index];
+        job.ending.get_or_insert((state, message));
+        let end_ms = context.mono_ms.saturating_add(OPERATION_TIMEOUT_MS);
+        job.pause_end_ms = job.pause_end_ms.map(|until_ms| until_ms.min(end_ms));
+        let line = format!(
+            "Slot migration {} ends when the target may not take the slots over any more: {}",
+            job.description,
+            state.as_str()
+        );
+        let action = Action::Disconnect { job: job.name };
+        self.notice(line);
+        self.actions.push(action);
+    }
+
     /// Fails an export for a reason that its sender found.
     pub fn export_failed(&mut self, name: JobName, message: &str, context: &Context<'_>) {
         if let Some(index) = self.in_progress(name).filter(|index| self.jobs[*index].is_export()) {

@@ -297,7 +297,11 @@ impl Jobs {
 
     /// Ends a job. An import that a primary ends without success first deletes what it received.
     pub(super) fn finish(&mut self, index: usize, state: State, message: Option<String>, context: &Context<'_>) {
+        if state != State::Success && self.may_be_taken_over(index, context) {
+            return self.end_later(index, state, message, context);
+        }
         let job = &mut self.jobs[index];
+        let (state, message) = job.ending.take().filter(|_| state != State::Success).unwrap_or((state, message));
         job.message = message;
         (job.claiming, job.awaits_replicas_since_s) = (false, None);
         let (name, slots) = (job.name, job.ranges.clone());

@@ -282,23 +282,41 @@ fn slots_are_not_claimed_if_the_process_stood_still_after_the_grant() {
 }
 
 #[test]
-fn a_grant_that_is_given_up_is_withdrawn_before_writes_resume() {
-    for (is_cancelled, state) in [(true, State::Cancelled), (false, State::Failed)] {
-        let mut world = at(State::ExportFailoverGranted);
-        let source = &mut world.source;
-        if is_cancelled {
-            assert_eq!(source.call(world.now_ms, |jobs, context| jobs.cancel("client", context)), Ok(()));
-        } else {
-            // The target is marked as failed.
-            source.view.peers.remove(&1);
-            source.call(world.now_ms, |jobs, context| jobs.topology_changed(context));
-        }
-        assert_eq!(source.state(), Some(state));
-        let actions = source.jobs.take_actions();
-        let place = |wanted: fn(&Action) -> bool| actions.iter().position(wanted).expect("it is among the actions");
-        let withdrawn = place(|action| matches!(action, Action::WithdrawGrant { .. }));
-        assert!(withdrawn < place(|action| matches!(action, Action::ResumeWrites { .. })));
-    }
+fn a_grant_that_is_taken_back_holds_writes_until_it_is_void() {
+    let mut world = at(State::ExportFailoverGranted);
+    // The target does not answer.
+    world.events.clear();
+    assert_eq!(world.source.call(world.now_ms, |jobs, context| jobs.cancel("client", context)), Ok(()));
+    world.source.call(world.now_ms, |jobs, context| jobs.flushed(context));
+    assert_eq!((world.source.state(), world.source.paused.len()), (Some(State::ExportFailoverGranted), 10));
+    world.settle();
+    assert!(!world.connected);
+    world.pass(1_900);
+    assert_eq!(world.source.paused.len(), 10);
+    world.pass(300);
+    assert_eq!((world.source.state(), world.source.paused.len()), (Some(State::Cancelled), 0));
+    assert!(world.source.has_withdrawn);
+
+    // The target claims the slots after all.
+    let mut world = at(State::ExportFailoverGranted);
+    assert_eq!(world.source.call(world.now_ms, |jobs, context| jobs.cancel("client", context)), Ok(()));
+    world.source.view.give(&ranges(&[(10, 19)]), 1);
+    world.source.call(world.now_ms, |jobs, context| jobs.topology_changed(context));
+    assert_eq!(world.source.state(), Some(State::Success));
+    assert!(!world.source.has_withdrawn);
+}
+
+#[test]
+fn a_grant_is_withdrawn_before_writes_resume_if_the_target_fails() {
+    let mut world = at(State::ExportFailoverGranted);
+    let source = &mut world.source;
+    source.view.peers.remove(&1);
+    source.call(world.now_ms, |jobs, context| jobs.topology_changed(context));
+    assert_eq!((source.state(), source.message().as_str()), (Some(State::Failed), "Target node failed"));
+    let actions = source.jobs.take_actions();
+    let place = |wanted: fn(&Action) -> bool| actions.iter().position(wanted).expect("it is among the actions");
+    let withdrawn = place(|action| matches!(action, Action::WithdrawGrant { .. }));
+    assert!(withdrawn < place(|action| matches!(action, Action::ResumeWrites { .. })));
 }
 
 #[test]
