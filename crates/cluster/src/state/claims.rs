@@ -84,8 +84,8 @@ impl Cluster {
     /// has let the slot go, has deleted its own. So what it says about the slot does not count until its current epoch
     /// shows that it has heard of the takeover, and this node takes an epoch above its.
     ///
-    /// It does so only for half of the node timeout. If it was cut off for longer, its replica may have replaced it, and
-    /// a higher epoch would take all slots from that one.
+    /// It does so only for half of the node timeout. If it was cut off for longer, its replica may have replaced it,
+    /// and a higher epoch would take all slots from that one.
     pub(super) fn defend_taken_slots(&mut self, node: NodeKey, says: Option<Says<'_>>, facts: &Facts<'_>) {
         if self.taken.is_empty() {
             return;
