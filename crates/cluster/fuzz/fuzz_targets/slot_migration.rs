@@ -19,6 +19,8 @@ const OTHER: &[u8; 40] = b"bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
 struct Pair {
     boundary: u16,
     is_primary: bool,
+    is_failing_over: bool,
+    other_works: bool,
 }
 
 fn id(name: &[u8; 40]) -> NodeId {
@@ -58,10 +60,19 @@ impl Topology for Pair {
     fn migrates_manually(&self) -> bool {
         false
     }
+
+    fn is_working_primary(&self, _: &NodeId) -> bool {
+        self.other_works
+    }
+
+    fn is_failing_over(&self) -> bool {
+        self.is_failing_over
+    }
 }
 
 fuzz_target!(|bytes: &[u8]| {
-    let (mut jobs, mut pair, mut now_ms) = (Jobs::default(), Pair { boundary: 8192, is_primary: true }, 1_000_000);
+    let mut pair = Pair { boundary: 8192, is_primary: true, is_failing_over: false, other_works: true };
+    let (mut jobs, mut now_ms, mut mono_ms) = (Jobs::default(), 1_000_000, 0);
     let (mut names, mut effects) = (0u8, Effects::default());
     let settings = Settings { log_max_len: 4, ..Settings::default() };
     for line in bytes.split(|byte| *byte == b'\n').take(200) {
@@ -86,11 +97,19 @@ fuzz_target!(|bytes: &[u8]| {
             .collect();
         match kind & 15 {
             6 => pair.boundary = pair.boundary.wrapping_add(512) % 16_384,
-            7 => pair.is_primary = !pair.is_primary,
-            8 => now_ms += 1 << (kind >> 3),
+            7 => match kind >> 4 {
+                0 => pair.is_failing_over = !pair.is_failing_over,
+                1 => pair.other_works = !pair.other_works,
+                _ => pair.is_primary = !pair.is_primary,
+            },
+            8 => {
+                now_ms += 1 << (kind >> 3);
+                // Sometimes only the wall clock jumps.
+                mono_ms += if kind & 128 == 0 { 1 << (kind >> 3) } else { 0 };
+            }
             _ => {}
         }
-        let context = Context { topology: &pair, settings: &settings, now_ms, loading: kind & 128 != 0 };
+        let context = Context { topology: &pair, settings: &settings, now_ms, mono_ms, loading: kind & 128 != 0 };
         match kind & 15 {
             0 => _ = jobs.migrate(&words, "client", &mut new_name, &context),
             1 => _ = jobs.establish(&words, Origin::Source, &context),
@@ -139,8 +158,12 @@ impl Effects {
                     Action::PauseWrites { job, .. } => assert!(self.paused.insert(*job.as_bytes())),
                     Action::ResumeWrites { job, .. } => assert!(self.paused.remove(job.as_bytes())),
                     Action::SetImporting { slots, importing } => self.hide(&slots, importing),
-                    Action::AwaitReplicas { job, .. } => jobs.replicated(job),
-                    Action::Claim { job, .. } => jobs.claimed(job, context.topology.is_primary(), context),
+                    Action::AwaitReplicas { job, .. } => jobs.replicated(job, context),
+                    Action::Claim { job, .. } => {
+                        if jobs.may_claim(job, context) {
+                            jobs.claimed(job, context.topology.is_primary(), context);
+                        }
+                    }
                     Action::DeleteKeys { job, number, .. } => jobs.cleaned(job, number, context),
                     _ => {}
                 }
