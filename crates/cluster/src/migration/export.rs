@@ -12,6 +12,9 @@ const ESTABLISH_INTERVAL_MS: u64 = 100;
 /// The longest pause is this many times the timeout of a manual failover.
 const PAUSE_FACTOR: u64 = 2;
 
+/// Why a job ends whose target is marked as failed, or is no primary any more.
+const TARGET_FAILED: &str = "Target node failed";
+
 /// How far an export's stream is behind, as its sender measures it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Progress {
@@ -248,6 +251,10 @@ impl Jobs {
             // The replica would accept writes to slots that the target is about to claim.
             return self.fail(index, "A manual failover is in progress", context);
         }
+        if !self.jobs[index].target.is_some_and(|target| context.topology.is_working_primary(&target)) {
+            // A replica is about to replace it.
+            return self.fail(index, TARGET_FAILED, context);
+        }
         let now_ms = context.mono_ms;
         let Some(end_ms) = self.jobs[index].pause_end_ms.filter(|end_ms| *end_ms >= now_ms) else {
             let description = &self.jobs[index].description;
@@ -260,6 +267,7 @@ impl Jobs {
         };
         // The claim needs time to arrive.
         self.jobs[index].pause_end_ms = Some(end_ms.max(now_ms.saturating_add(OPERATION_TIMEOUT_MS)));
+        self.jobs[index].granted_ms = now_ms;
         let action = Action::GrantFailover { job: self.jobs[index].name };
         self.actions.push(action);
         self.enter(index, State::ExportFailoverGranted, context);
@@ -300,10 +308,13 @@ impl Jobs {
         let job = &self.jobs[index];
         let owner = context.owner_of(&job.ranges);
         if owner == Some(context.topology.my_id()) {
-            let is_granted = job.state == State::ExportFailoverGranted;
-            // A replica of the target, which knows nothing of a claim, may replace it.
-            if is_granted && !job.target.is_some_and(|target| context.topology.is_working_primary(&target)) {
-                self.fail(index, "Target node failed", context);
+            let works = job.target.is_some_and(|target| context.topology.is_working_primary(&target));
+            if job.state == State::ExportFailoverGranted && job.ending.is_none() && !works {
+                // A replica, which knows nothing of a claim, may replace it: then its claim must not win any more. If
+                // it works all the same, it takes a higher epoch.
+                let action = Action::WithdrawGrant { job: job.name };
+                self.actions.push(action);
+                self.end_later(index, State::Failed, Some(TARGET_FAILED.to_owned()));
             }
             return;
         }
@@ -323,19 +334,17 @@ impl Jobs {
     /// Whether the target of an export may claim the slots at any moment.
     pub(super) fn may_be_taken_over(&self, index: usize, context: &Context<'_>) -> bool {
         let job = &self.jobs[index];
-        let topology = context.topology;
         job.state == State::ExportFailoverGranted
             && job.pause_end_ms.is_some_and(|end_ms| end_ms >= context.mono_ms)
-            && context.owner_of(&job.ranges) == Some(topology.my_id())
-            && job.target.is_some_and(|target| topology.is_working_primary(&target))
+            && context.owner_of(&job.ranges) == Some(context.topology.my_id())
     }
 
     /// Ends an export when its target may not claim the slots any more, unless it claims them before: if writes resumed
     /// now, they would be lost by the claim.
-    pub(super) fn end_later(&mut self, index: usize, state: State, message: Option<String>, context: &Context<'_>) {
+    pub(super) fn end_later(&mut self, index: usize, state: State, message: Option<String>) {
         let job = &mut self.jobs[index];
         job.ending.get_or_insert((state, message));
-        let end_ms = context.mono_ms.saturating_add(OPERATION_TIMEOUT_MS);
+        let end_ms = job.granted_ms.saturating_add(OPERATION_TIMEOUT_MS);
         job.pause_end_ms = job.pause_end_ms.map(|until_ms| until_ms.min(end_ms));
         let line = format!(
             "Slot migration {} ends when the target may not take the slots over any more: {}",

@@ -65,6 +65,8 @@ pub struct Job {
     pub(super) establish_again_ms: Option<u64>,
     /// Export: when the pause of writes ends at the latest, on the monotonic clock.
     pub(super) pause_end_ms: Option<u64>,
+    /// Export: when the target was allowed to take over, on the monotonic clock.
+    pub(super) granted_ms: u64,
     /// Export: how it ends when the target may not take over any more.
     pub(super) ending: Option<(State, Option<String>)>,
     /// Import: when it has asked for the slots, in Unix milliseconds and on the monotonic clock.
@@ -222,6 +224,7 @@ impl Job {
             description,
             establish_again_ms: None,
             pause_end_ms: None,
+            granted_ms: 0,
             ending: None,
             requested_ms: None,
             after_cleanup: State::Failed,

@@ -298,7 +298,7 @@ impl Jobs {
     /// Ends a job. An import that a primary ends without success first deletes what it received.
     pub(super) fn finish(&mut self, index: usize, state: State, message: Option<String>, context: &Context<'_>) {
         if state != State::Success && self.may_be_taken_over(index, context) {
-            return self.end_later(index, state, message, context);
+            return self.end_later(index, state, message);
         }
         let job = &mut self.jobs[index];
         let (state, message) = job.ending.take().filter(|_| state != State::Success).unwrap_or((state, message));

@@ -23,8 +23,8 @@ pub(super) struct Taken {
     slots: Slots,
     /// The epoch with which this node took the last of them over.
     epoch: Epoch,
-    /// When that was, on the monotonic clock.
-    at_ms: u64,
+    /// How long it defends them, on the monotonic clock.
+    until_ms: u64,
 }
 
 /// What a message says about the node that it is from, or about.
@@ -67,12 +67,12 @@ struct MovedRange {
 
 impl Cluster {
     /// Remembers that a node has handed slots over to this one, which has just taken a new epoch.
-    pub(super) fn note_taken(&mut self, source: NodeKey, slots: SlotsRef<'_>, now_ms: u64) {
+    pub(super) fn note_taken(&mut self, source: NodeKey, slots: SlotsRef<'_>, until_ms: u64) {
         if source != self.myself {
             let epoch = self.my_epoch();
             let taken = self.taken.entry(source).or_default();
             taken.slots.insert_all(slots);
-            (taken.epoch, taken.at_ms) = (epoch, now_ms);
+            (taken.epoch, taken.until_ms) = (epoch, until_ms);
         }
     }
 
@@ -85,14 +85,14 @@ impl Cluster {
     /// shows that it has heard of the takeover, and this node takes an epoch above its.
     ///
     /// It does so only for half of the node timeout. If it was cut off for longer, its replica may have replaced it,
-    /// and a higher epoch would take all slots from that one.
+    /// and a higher epoch would take all slots from that one. Slots of an atomic migration it defends only as long as
+    /// the source holds writes.
     pub(super) fn defend_taken_slots(&mut self, node: NodeKey, says: Option<Says<'_>>, facts: &Facts<'_>) {
         if self.taken.is_empty() {
             return;
         }
         let now_ms = facts.ms();
-        let valid_ms = self.settings.node_timeout_ms / 2;
-        self.taken.retain(|_, taken| now_ms.saturating_sub(taken.at_ms) <= valid_ms);
+        self.taken.retain(|_, taken| now_ms <= taken.until_ms);
         let granted = says.as_ref().map(|says| self.granted_slots(node, says, facts));
         let Some(mut taken) = self.taken.remove(&node) else { return };
         let (Some(says), Some(granted), true) = (says, granted, self.me().is_primary()) else { return };

@@ -30,6 +30,10 @@ pub enum BumpedEpoch {
     Still(Epoch),
 }
 
+/// How long slots of an atomic migration are defended, in milliseconds. They are claimed a second after the source was
+/// asked for them at the latest, and the source resumes writes two seconds after that at the earliest.
+const TAKEOVER_DEFENDED_MS: u64 = 500;
+
 impl Cluster {
     /// CLUSTER MEET: starts a handshake. `client` describes the client in the log line, here and below.
     pub fn meet(
@@ -281,7 +285,8 @@ impl Cluster {
         }
         self.reassign(slots.view(), self.myself);
         for (source, taken) in sources {
-            self.note_taken(source, taken.view(), facts.ms());
+            let defended_ms = TAKEOVER_DEFENDED_MS.min(self.settings.node_timeout_ms / 2);
+            self.note_taken(source, taken.view(), facts.ms().saturating_add(defended_ms));
             self.ask_for_claim(source, facts);
         }
         self.update_state(facts);

@@ -146,7 +146,8 @@ impl Cluster {
             let epoch = self.take_next_epoch();
             log!(self, Notice, "New configEpoch set to {epoch}");
             log!(self, Notice, "ConfigEpoch updated after importing slot {slot}");
-            self.note_taken(source, Slots::from_iter([slot]).view(), facts.ms());
+            let until_ms = facts.ms().saturating_add(self.settings.node_timeout_ms / 2);
+            self.note_taken(source, Slots::from_iter([slot]).view(), until_ms);
             self.todo(Todo::BROADCAST);
             self.ask_for_claim(source, facts);
         }
