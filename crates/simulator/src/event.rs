@@ -56,7 +56,7 @@ pub(crate) enum Event {
         life: u32,
         conn: ConnId,
     },
-    /// Nobody listens at the target of a slot migration.
+    /// The target of a slot migration refused the connection.
     JobRefused {
         host: usize,
         life: u32,

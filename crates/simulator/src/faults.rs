@@ -369,18 +369,22 @@ impl World {
     }
 
     fn fail_over(&mut self, mode: FailoverMode) {
-        let Some(host) = self.random_replica() else { return };
-        self.trace.note(self.now_ms, || format!("host {host}: CLUSTER FAILOVER {mode:?}"));
-        self.command(host, |cluster, facts| cluster.failover(mode, None, false, "simulator", facts).is_ok());
+        if let Some(replica) = self.random_replica() {
+            self.fail_over_to(replica, mode);
+        }
     }
 
     /// CLUSTER FAILOVER of a replica of a primary.
     fn fail_over_shard_of(&mut self, primary: usize) {
         let Some(id) = self.cluster(primary).map(|cluster| cluster.my_id()) else { return };
         let is_replica = |host: &usize| self.cluster(*host).and_then(|cluster| cluster.my_primary()) == Some(id);
-        let Some(replica) = (0..self.hosts.len()).find(is_replica) else { return };
-        self.trace.note(self.now_ms, || format!("host {replica}: CLUSTER FAILOVER"));
-        let mode = FailoverMode::Coordinated;
+        if let Some(replica) = (0..self.hosts.len()).find(is_replica) {
+            self.fail_over_to(replica, FailoverMode::Coordinated);
+        }
+    }
+
+    fn fail_over_to(&mut self, replica: usize, mode: FailoverMode) {
+        self.trace.note(self.now_ms, || format!("host {replica}: CLUSTER FAILOVER {mode:?}"));
         self.command(replica, |cluster, facts| cluster.failover(mode, None, false, "simulator", facts).is_ok());
     }
 

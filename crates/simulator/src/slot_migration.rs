@@ -479,7 +479,7 @@ impl World {
         }
     }
 
-    /// Nobody listens at the address of the target.
+    /// The target refused the connection.
     pub(crate) fn migration_refused(&mut self, host: usize, conn: ConnId) {
         if let Some(job) = self.job_of(host, conn, 0) {
             self.with_jobs(host, |jobs, context| jobs.connect_failed(job, "Connection refused", context));

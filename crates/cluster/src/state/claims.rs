@@ -200,10 +200,10 @@ impl Cluster {
         let claimed_owner = owner.filter(|_| !self.unclaimed.contains(slot));
         let wins = match claimed_owner {
             None => true,
-            // The target of a migration, which this node allowed to take over, may have the same epoch. If it has a
-            // lower one, as it does not know that of this node, it is told, and takes a higher one. Its claim must not
-            // count before that: other nodes do not accept it, and would take the slots from the target, while this
-            // node deletes its keys.
+            // A target that this node allowed to take over may have the same epoch. If its epoch is lower, because it
+            // does not know that of this node, this node tells it, and it takes a higher one. Until then its claim must
+            // not count: other nodes refuse it and would take the slots from the target, while this node deletes its
+            // keys.
             Some(owner) => {
                 let known = self.nodes[owner].config_epoch;
                 known < claim.epoch

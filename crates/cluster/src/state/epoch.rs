@@ -32,15 +32,13 @@ impl Cluster {
 
     /// The target of a slot migration was allowed to take slots over, but has not done so, and writes to them are about
     /// to resume. Takes an epoch above that of its claim if it comes later: that is one above the current epoch that
-    /// the target knows. Returns whether this node is a primary.
-    pub fn withdraw_grant(&mut self) -> bool {
-        let is_primary = self.me().is_primary();
-        if is_primary {
+    /// the target knows.
+    pub fn withdraw_grant(&mut self) {
+        if self.me().is_primary() {
             self.current_epoch = self.current_epoch.saturating_add(1);
             let epoch = self.take_next_epoch();
             log!(self, Notice, "New configEpoch set to {epoch}, above that of a late claim");
         }
-        is_primary
     }
 
     /// The highest epoch that any node has, or that is current.

@@ -26,7 +26,8 @@ pub(super) struct ManualFailover {
     pub(super) replica: Option<NodeKey>,
     /// On the primary: until when writes are paused at most.
     pause_end_ms: u64,
-    /// On the primary: the link on which that replica asked, until it is told that writes are paused.
+    /// On the primary: the link over which the replica sent its request. `None` once it was told that writes are
+    /// paused.
     pausing_for: Option<LinkId>,
     /// On the primary: whether the environment has paused writes.
     is_held: bool,

@@ -61,20 +61,20 @@ impl Cluster {
         let mut out = String::with_capacity(self.nodes.len() * LINE_BYTES);
         for (key, node) in self.nodes.iter().filter(|(_, node)| !node.is(NOT_STORED)) {
             let known_slots = node.slots_text.get_or_init(|| slots_text(node.slots.view()).into_boxed_str());
-            let mut other_slots = String::new();
-            let is_doubtful = node.slots.view().intersects(self.unclaimed.view());
-            if is_doubtful {
+            let other_slots = if node.slots.view().intersects(self.unclaimed.view()) {
                 // After a restart, they would count as claimed by the node. If another one owns them, unknown to this
                 // node, it would be told that it has lost them.
                 let mut claimed = node.slots.clone();
                 claimed.remove_all(self.unclaimed.view());
-                other_slots = slots_text(claimed.view());
+                Some(slots_text(claimed.view()))
             } else if key == self.myself && !(self.migrating.is_empty() && self.importing.is_empty()) {
-                other_slots.push_str(known_slots);
+                let mut with_open = known_slots.to_string();
                 // Writing to a String does not fail.
-                let _ = self.write_open_slots(&mut other_slots);
-            }
-            let has_other = !other_slots.is_empty() || is_doubtful;
+                let _ = self.write_open_slots(&mut with_open);
+                Some(with_open)
+            } else {
+                None
+            };
             let announced = node.announced();
             let line = Line {
                 id: &node.id,
@@ -96,7 +96,7 @@ impl Cluster {
                 pong_received_ms: now.unix_of(self.nodes.pong_received(key)),
                 config_epoch: self.epoch_of(key),
                 connected: node.link.is_some(),
-                slots: if has_other { &other_slots } else { known_slots },
+                slots: other_slots.as_deref().unwrap_or(known_slots),
             };
             line.write(&mut out)?;
         }

@@ -60,7 +60,7 @@ fn delete(core: &'static ReplicatedCore, participant: Participant, slots: &Range
             while keyspace.slot_len(number, slot) > 0 {
                 global.enter(participant);
                 if core.admission.has(Reasons::REPLICA) {
-                    // Its primary decides what it has.
+                    // This node became a replica: its primary deletes these keys.
                     global.leave(participant);
                     return;
                 }
