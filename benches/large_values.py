@@ -5,8 +5,8 @@ Usage: large_values.py [plain] [tls] [workers] [readers] [floor] [rates]        
 
 - plain: one worker, 50 connections of valkey-benchmark, with and without pipelining.
 - tls: the same over TLS 1.3.
-- workers: the same as plain with four workers of Kvick that share the core. Valkey keeps one thread: its I/O threads
-  wait actively and would need cores of their own.
+- workers: the same as plain with four workers of Kvick that share the core, and next to it Valkey with four threads,
+  which is what the same `io-threads 4` means there. The ratios are to Valkey with one thread.
 - readers: 100 clients that request the same value of 1 MiB eight times and read nothing.
 - floor: plain, and next to it a program that only receives the requests to memory and sends fixed replies from memory:
   what the kernel takes in any case. KVICK_FLOOR names it; `cargo build --release -p kvick-net --example floor` builds
@@ -242,7 +242,9 @@ def main():
     elif "plain" in wanted:
         compare("One worker", plain)
     if "workers" in wanted:
-        compare("Four workers on one core", plain | {"Kvick": lambda _: serve(kvick(), 4)})
+        compare("Four workers on one core", {"Kvick": lambda _: serve(kvick(), 4),
+                                             "Valkey, 4 threads": lambda _: serve(valkey(), 4),
+                                             "Valkey": plain["Valkey"]})
     with tempfile.TemporaryDirectory() as name:
         certificates = pathlib.Path(name)
         tls.make_certificates(certificates)
