@@ -272,6 +272,15 @@ impl Slots {
         }
     }
 
+    /// The slots that are also in another set.
+    #[must_use]
+    pub fn common_with(&self, other: SlotsRef<'_>) -> Slots {
+        let (mut common, mut rest) = (self.clone(), self.clone());
+        rest.remove_all(other);
+        common.remove_all(rest.view());
+        common
+    }
+
     /// See [`SlotsRef::contains`].
     pub fn contains(&self, slot: u16) -> bool {
         self.view().contains(slot)

@@ -4,8 +4,8 @@ use crate::data::{Dataset, Entry, Keys, Message, SlotChange};
 use crate::network::{ConnId, Side};
 use crate::packed::Frame;
 use crate::slot_migration::{JobItem, Migrations, Step};
-use kvick_cluster::NodeId;
 use kvick_cluster::state::{Action, Cluster, Facts, LinkId, Now};
+use kvick_cluster::{NodeId, Slots};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -129,6 +129,8 @@ pub(crate) struct Process {
     pub(crate) resumed_step: u64,
     /// Which request to pause writes is the last one.
     pub(crate) pause_number: u64,
+    /// Slots whose keys are hidden, because another node has them.
+    pub(crate) hidden: Slots,
     /// Requests that wait for the end of the pause.
     pub(crate) paused_requests: Vec<Request>,
     /// Requests that wait for replicas, with the offset.

@@ -17,8 +17,8 @@ const USAGE: &str = "usage: kvick-simulator --seed N [--nodes N] [--workload NAM
   --seeds FROM..TO run these seeds, without TO; stops at the first violation unless --all is given
   --all            goes on after a violation
   --nodes N        number of nodes (default: 3 to 30, by seed)
-  --workload NAME  failover, manual, takeover, reset, address, rolling, reshard, migration, empty or mixed
-                   (default: by seed)
+  --workload NAME  failover, manual, takeover, reset, address, rolling, reshard, migration, empty, mixed,
+                   atomic or atomic-faults (default: by seed)
   --steps          print a line for each seed
   --trace          print all events
   --kill-half N    kill half of N primaries with one replica each, and report the time until all is well

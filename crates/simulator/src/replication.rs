@@ -64,7 +64,12 @@ impl World {
                 self.close_downstream(host);
                 self.with_jobs(host, |jobs, context| jobs.flushed(context));
             }
-            Action::DeleteKeys(slots) => self.append(host, Entry::RemoveSlots(slots)),
+            Action::HideKeys { slots, hidden: true } => process.hidden.insert_all(slots.view()),
+            Action::HideKeys { slots, hidden: false } => process.hidden.remove_all(slots.view()),
+            Action::DeleteKeys(slots) => {
+                process.hidden.remove_all(slots.view());
+                self.append(host, Entry::RemoveSlots(slots));
+            }
             Action::PauseWrites { until_ms } => {
                 process.pause_number += 1;
                 process.pause_until_ms = until_ms;

@@ -86,6 +86,7 @@ struct Export {
 struct View<'a> {
     cluster: &'a Cluster,
     keys: &'a Keys,
+    hidden: &'a Slots,
 }
 
 impl Migrations {
@@ -179,8 +180,8 @@ impl Topology for View<'_> {
         Some(Peer { address: node.ip.to_owned(), port: PORT, human_name: String::new() })
     }
 
-    fn deletes(&self, _: u16) -> bool {
-        false
+    fn deletes(&self, slot: u16) -> bool {
+        self.hidden.contains(slot)
     }
 
     fn has_keys(&self, slot: u16) -> bool {
@@ -219,8 +220,8 @@ impl World {
     ) -> Option<T> {
         let now = self.clock(host);
         let now_ms = u64::try_from(now.unix_ms).unwrap_or_default();
-        let Process { cluster, data, migrations, .. } = &mut **self.hosts[host].process.as_mut()?;
-        let view = View { cluster, keys: &data.keys };
+        let Process { cluster, data, migrations, hidden, .. } = &mut **self.hosts[host].process.as_mut()?;
+        let view = View { cluster, keys: &data.keys, hidden };
         let context = Context { topology: &view, settings: &self.setup.jobs, now_ms, mono_ms: now.mono_ms, loading };
         let result = call(&mut migrations.jobs, &context);
         let actions = migrations.jobs.take_actions();

@@ -16,7 +16,7 @@ use crate::slot_migration::Migrations;
 use crate::trace::Trace;
 use kvick_cluster::nodes_conf::NodesConf;
 use kvick_cluster::state::{Accepted, Action, Cluster, Facts, Now};
-use kvick_cluster::{BUS_PORT_OFFSET, NodeId};
+use kvick_cluster::{BUS_PORT_OFFSET, NodeId, Slots};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -216,6 +216,7 @@ impl World {
             pause_is_pending: false,
             pause_number: 0,
             resumed_step: 0,
+            hidden: Slots::EMPTY,
             paused_requests: Vec::new(),
             waiting: Vec::new(),
             waiting_changes: Vec::new(),

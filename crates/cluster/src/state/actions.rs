@@ -60,6 +60,13 @@ pub enum Action {
     },
     /// Delete all keys of all databases (CLUSTER RESET of a replica, CLUSTER REPLICATE NO ONE).
     FlushData,
+    /// Hide the keys in these slots, which another node has taken over, or show them again.
+    HideKeys {
+        /// The slots.
+        slots: Box<Slots>,
+        /// Whether they are hidden from now on.
+        hidden: bool,
+    },
     /// Delete the keys in these slots, and propagate that: other nodes own them.
     DeleteKeys(Box<Slots>),
     /// Pause writes of clients until a time of the monotonic clock, for a manual failover. Then call

@@ -186,7 +186,7 @@ impl Cluster {
         self.reassign(claim.won.view(), node);
         // A module without redirections cares for data and roles itself.
         if !self.settings.module_no_redirection {
-            self.follow_claim(&claim, slots.len());
+            self.follow_claim(&claim, slots.len(), facts);
         }
     }
 
@@ -217,7 +217,9 @@ impl Cluster {
         if let Some(source) = claimed_owner.filter(|source| !self.same_shard(*source, claim.node)) {
             self.note_moved(claim, slot, source);
         }
-        if owner == Some(self.myself) && (facts.keys_in_slot)(slot) > 0 {
+        let was_given_up = self.unclaimed.contains(slot) || self.left_behind.remove(slot);
+        let is_given_up = was_given_up && self.me().is_primary() && !self.imports(slot, facts);
+        if (owner == Some(self.myself) || is_given_up) && (facts.keys_in_slot)(slot) > 0 {
             claim.dirty.insert(slot);
         }
         if facts.jobs.exporting.contains(slot) || facts.jobs.importing.contains(slot) {
@@ -303,7 +305,7 @@ impl Cluster {
     }
 
     /// Changes the role of this node if its shard has lost all slots, and deletes keys in lost slots.
-    fn follow_claim(&mut self, claim: &Claim, claimed_count: usize) {
+    fn follow_claim(&mut self, claim: &Claim, claimed_count: usize, facts: &Facts<'_>) {
         let me = self.me();
         let is_idle_sibling = claim.lost == 0
             && me.replica_of != Some(claim.node)
@@ -336,18 +338,32 @@ impl Cluster {
         } else {
             delete_dirty = true;
         }
-        if delete_dirty && !claim.dirty.is_empty() {
-            // In one line: writers may wait for what follows.
-            log!(
-                self,
-                Notice,
-                "Deleting keys in dirty slot {} on node {} in shard {}",
-                shown_ranges(claim.dirty.view()),
-                self.label(self.myself),
-                self.me().shard_id
-            );
-            self.out.push(Action::DeleteKeys(Box::new(claim.dirty.clone())));
+        if !delete_dirty {
+            return;
         }
+        let handed_over = claim.dirty.common_with(claim.granted.view());
+        let mut dirty = claim.dirty.clone();
+        dirty.remove_all(handed_over.view());
+        if !dirty.is_empty() {
+            self.delete_dirty(dirty);
+        }
+        if !handed_over.is_empty() {
+            self.keep_handed_over(claim.node, handed_over, facts);
+        }
+    }
+
+    /// Has the keys deleted in slots that other nodes own.
+    pub(super) fn delete_dirty(&mut self, slots: Slots) {
+        // In one line: writers may wait for what follows.
+        log!(
+            self,
+            Notice,
+            "Deleting keys in dirty slot {} on node {} in shard {}",
+            shown_ranges(slots.view()),
+            self.label(self.myself),
+            self.me().shard_id
+        );
+        self.out.push(Action::DeleteKeys(Box::new(slots)));
     }
 
     /// If a node claims a slot that another one owns with a higher epoch, tells it so: its view is out of date, and

@@ -1,5 +1,6 @@
 //! CLUSTER subcommands that change the state, except for SETSLOT.
 
+use super::epoch::Collisions;
 use super::links::normalize_ip;
 use super::settle::Todo;
 use super::{Action, Cluster, CommandError, Facts, LinkDirections, NodeKey, log};
@@ -126,6 +127,8 @@ impl Cluster {
         }
         self.blacklist.clear();
         self.taken.clear();
+        self.forget_handed_over();
+        self.left_behind = Slots::EMPTY;
         self.check_migrations = true;
         if hard {
             self.current_epoch = 0;
@@ -142,6 +145,7 @@ impl Cluster {
             self.out.push(Action::FlushData);
         }
         self.takeover_deadline_ms = None;
+        self.collisions = Collisions::default();
         self.todo(Todo::STATE | Todo::SAVE | Todo::SYNC);
         Ok(())
     }

@@ -262,11 +262,12 @@ impl Cluster {
             self.label(old)
         );
         self.make_primary(self.myself);
-        let slots = self.nodes[old].slots.clone();
-        for slot in slots.iter() {
-            self.unassign_slot(slot);
-            self.assign_slot(self.myself, slot);
-        }
+        self.note_decided_epoch();
+        // What the old primary has given up belongs to a node that has not been heard yet.
+        let mut slots = self.nodes[old].slots.clone();
+        self.left_behind = slots.common_with(self.unclaimed.view());
+        slots.remove_all(self.left_behind.view());
+        self.reassign(slots.view(), self.myself);
         self.update_state(facts);
         self.todo(Todo::SAVE | Todo::SYNC | Todo::BROADCAST);
         self.reset_manual_failover();

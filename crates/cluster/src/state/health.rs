@@ -92,8 +92,14 @@ impl Cluster {
         if reachable < self.quorum() {
             reason = Some(FailReason::Minority);
             self.health.minority_ms = Some(now_ms);
+            self.note_absence(now_ms);
         }
         self.change_state(reason, now_ms);
+    }
+
+    /// How long a primary does not trust what it knows after it was in a minority or away.
+    pub(super) fn rejoin_delay_ms(&self) -> u64 {
+        self.settings.node_timeout_ms.clamp(REJOIN_DELAY_MIN_MS, REJOIN_DELAY_MAX_MS)
     }
 
     fn count_votes(&self, now_ms: u64) -> Votes {
@@ -115,8 +121,7 @@ impl Cluster {
     fn change_state(&mut self, reason: Option<FailReason>, now_ms: u64) {
         let state = if reason.is_none() { ClusterState::Ok } else { ClusterState::Fail };
         if state != self.state() {
-            let rejoin_delay_ms = self.settings.node_timeout_ms.clamp(REJOIN_DELAY_MIN_MS, REJOIN_DELAY_MAX_MS);
-            let was_minority = elapsed(now_ms, self.health.minority_ms) < rejoin_delay_ms;
+            let was_minority = elapsed(now_ms, self.health.minority_ms) < self.rejoin_delay_ms();
             if state == ClusterState::Ok && self.me().is_primary() && was_minority {
                 return;
             }

@@ -257,6 +257,7 @@ impl Cluster {
             if node.link == Some(id) {
                 node.link = None;
                 self.text_changes += 1;
+                self.forget_told(key);
             } else if node.inbound == Some(id) {
                 node.inbound = None;
                 node.inbound_lost_ms = now_ms;

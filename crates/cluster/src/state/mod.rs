@@ -14,6 +14,7 @@
 //! | `receive`, `roles`, `handshake` | received messages: header, changes of roles, MEET and addresses |
 //! | `send`, `gossip` | messages to be sent; gossip entries and extensions |
 //! | `claims`, `slots` | which node owns a slot, and what follows when that changes |
+//! | `handed_over` | keys of slots that went to another node, until they may be deleted |
 //! | `failure` | PFAIL, FAIL, forgotten nodes |
 //! | `election`, `manual_failover`, `replica_migration` | what replicas do |
 //! | `health` | whether the cluster is up |
@@ -39,6 +40,7 @@ mod error;
 mod facts;
 mod failure;
 mod gossip;
+mod handed_over;
 mod handshake;
 mod health;
 mod info;
@@ -89,6 +91,8 @@ use crate::nodes_conf::NodesConf;
 use crate::slots::{SLOT_COUNT, Slots};
 use claims::Taken;
 use election::Election;
+use epoch::Collisions;
+use handed_over::HandedOver;
 use health::{Health, Votes};
 use links::Links;
 use manual_failover::ManualFailover;
@@ -127,6 +131,9 @@ pub struct Cluster {
     assigned: u16,
     /// Slots that their owner has stopped claiming, while no other node claims them yet. UPDATE messages omit them.
     unclaimed: Slots,
+    /// Slots that the primary of this node had given up when this node replaced it. Their keys are deleted when another
+    /// node claims them.
+    left_behind: Slots,
     /// Slots that this node is migrating, with their targets.
     migrating: BTreeMap<u16, NodeKey>,
     /// Slots that this node is importing, with their sources.
@@ -134,6 +141,8 @@ pub struct Cluster {
     /// Slots that this node has taken over from others, whose messages from before may still be under way. See
     /// [`Cluster::defend_taken_slots`].
     taken: BTreeMap<NodeKey, Taken>,
+    /// Slots that this node has handed over, by their new owner, as long as their keys are kept.
+    handed_over: BTreeMap<NodeKey, HandedOver>,
     /// Nodes that must not be added again, and when that ends (monotonic clock, milliseconds).
     blacklist: BTreeMap<NodeId, u64>,
     links: Links,
@@ -141,6 +150,7 @@ pub struct Cluster {
     /// The address at this end of the link that was opened last. Nearly all have the same, and share its text.
     local_ip: Arc<str>,
     health: Health,
+    collisions: Collisions,
     election: Election,
     manual: ManualFailover,
     /// The address that this node replicates from, once it was told to.
@@ -199,14 +209,17 @@ impl Cluster {
             owners: vec![None; usize::from(SLOT_COUNT)].into_boxed_slice(),
             assigned: 0,
             unclaimed: Slots::EMPTY,
+            left_behind: Slots::EMPTY,
             migrating: BTreeMap::new(),
             importing: BTreeMap::new(),
             taken: BTreeMap::new(),
+            handed_over: BTreeMap::new(),
             blacklist: BTreeMap::new(),
             links: Links::default(),
             next_link: 1,
             local_ip: Arc::default(),
             health: Health::default(),
+            collisions: Collisions::default(),
             election: Election::default(),
             manual: ManualFailover::default(),
             replicating: false,

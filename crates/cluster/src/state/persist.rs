@@ -104,6 +104,11 @@ impl Cluster {
         Ok(out)
     }
 
+    /// Whether this node imports a slot, in one way or the other.
+    pub(super) fn imports(&self, slot: u16, facts: &Facts<'_>) -> bool {
+        self.importing.contains_key(&slot) || facts.jobs.importing.contains(slot)
+    }
+
     /// Compares the data of a primary with its slots: takes over slots without owner for which there are keys, and
     /// has keys deleted whose slots other nodes own.
     pub(super) fn verify_data(&mut self, facts: &Facts<'_>) {
@@ -114,8 +119,8 @@ impl Cluster {
         let mut changed = false;
         for slot in 0..SLOT_COUNT {
             let owner = self.owner(slot);
-            let is_expected =
-                owner == Some(self.myself) || self.importing.contains_key(&slot) || facts.jobs.importing.contains(slot);
+            // The keys in a slot that its owner has given up are kept until another node claims it.
+            let is_expected = owner == Some(self.myself) || self.unclaimed.contains(slot) || self.imports(slot, facts);
             if is_expected || (facts.keys_in_slot)(slot) == 0 {
                 continue;
             }

@@ -255,7 +255,7 @@ impl Cluster {
             self.correct_stale_claim(sender, header.config_epoch, header.slots, facts);
         }
         if self.nodes[sender].is_primary() && header.config_epoch == self.me().config_epoch {
-            self.resolve_collision(sender);
+            self.resolve_collision(sender, facts.ms());
         }
         self.process_gossip(sender, ping.gossip, facts);
         self.process_extensions(sender, ping.extensions, facts);
@@ -281,6 +281,7 @@ impl Cluster {
         let (is_suspected, is_failed) = (node.is_suspected(), node.is_failed());
         self.nodes.set_pong_received(key, Some(facts.ms()));
         self.nodes.set_ping_sent(key, None);
+        self.note_told(key, facts);
         if had_lease != self.has_lease_of(key, facts.ms()) {
             self.nodes.revise();
         }
@@ -307,7 +308,9 @@ impl Cluster {
     fn receive_update(&mut self, sender: NodeKey, update: &Update<'_>, facts: &Facts<'_>) {
         let Some(key) = self.nodes.find(&update.node) else { return };
         let known = self.nodes[key].config_epoch;
-        if known >= update.config_epoch {
+        // With the same epoch it can still tell who owns a slot that its former owner has given up.
+        let tells_owner = known == update.config_epoch && update.slots.intersects(self.unclaimed.view());
+        if known >= update.config_epoch && !tells_owner {
             return;
         }
         if key == self.myself {

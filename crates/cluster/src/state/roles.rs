@@ -62,6 +62,13 @@ impl Cluster {
                     );
                     return false;
                 }
+                if primary == self.myself {
+                    // What the former primary had given up belongs to a node that has not been heard yet.
+                    let given_up = self.nodes[sender].slots.common_with(self.unclaimed.view());
+                    for slot in given_up.iter() {
+                        self.unassign_slot(slot);
+                    }
+                }
                 if self.nodes[primary].is_replica() {
                     self.replace_in_view(sender, primary, header);
                 } else if self.nodes[sender].slot_count > 0 {

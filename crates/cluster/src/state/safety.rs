@@ -39,6 +39,9 @@ impl Cluster {
     /// Decides at the start whether this node waits for a replica to take over. Call it when the data is loaded, or
     /// was found to be missing, and before the first tick.
     pub fn data_loaded(&mut self, facts: &Facts<'_>) {
+        if self.me().slot_count > 0 {
+            self.note_absence(facts.ms());
+        }
         self.verify_data(facts);
         let wait_ms = self.settings.safety.empty_primary_wait_ms;
         let me = self.me();

@@ -8,6 +8,8 @@ use crate::bus::{
 use crate::field;
 use crate::flags::NodeFlags;
 use crate::node_id::NodeId;
+use crate::slots::Slots;
+use std::borrow::Cow;
 use std::sync::Arc;
 
 impl Cluster {
@@ -187,21 +189,35 @@ impl Cluster {
         }
     }
 
-    /// The header of all messages of this node. A replica describes the slots of its primary.
-    fn header(&self, message_flags: MessageFlags, facts: &Facts<'_>) -> Header<'_> {
-        let settings = &self.settings;
+    /// The slots that this node claims. A replica describes those of its primary, but without slots that the primary
+    /// has given up: they would count as claimed when this node replaces it.
+    fn claimed_slots(&self) -> Cow<'_, Slots> {
         let me = self.me();
         let primary = if me.is_replica() { me.replica_of } else { None };
-        let owner = primary.map_or(me, |primary| &self.nodes[primary]);
+        let slots = &self.nodes[primary.unwrap_or(self.myself)].slots;
+        match primary {
+            Some(_) if slots.view().intersects(self.unclaimed.view()) => {
+                let mut claimed = slots.clone();
+                claimed.remove_all(self.unclaimed.view());
+                Cow::Owned(claimed)
+            }
+            _ => Cow::Borrowed(slots),
+        }
+    }
+
+    /// The header of all messages of this node.
+    fn header<'a>(&'a self, slots: &'a Slots, message_flags: MessageFlags, facts: &Facts<'_>) -> Header<'a> {
+        let settings = &self.settings;
+        let me = self.me();
         let (tcp, tls) = (settings.announced_tcp_port(), settings.announced_tls_port());
         let mut flags = message_flags;
         flags.set(MessageFlags::PAUSED, me.is_primary() && self.manual.is_paused);
         Header {
             current_epoch: self.current_epoch,
-            config_epoch: owner.config_epoch,
+            config_epoch: self.epoch_of(self.myself),
             replication_offset: facts.replication_offset,
             sender: me.id,
-            slots: owner.slots.view(),
+            slots: slots.view(),
             primary: me.replica_of.map(|primary| self.nodes[primary].id),
             ip: if is_sendable(&settings.announce.ip) { &settings.announce.ip } else { "" },
             port: if settings.tls_bus { tls } else { tcp },
@@ -230,7 +246,8 @@ impl Cluster {
             MessageType::Meet => Body::Meet(ping),
             _ => Body::Pong(ping),
         };
-        let header = self.header(MessageFlags::EXTENSIONS, facts);
+        let slots = self.claimed_slots();
+        let header = self.header(&slots, MessageFlags::EXTENSIONS, facts);
         let frame = encode(&Message::Full { header, body }, &mut buffer);
         (self.gossip, self.frame) = (gossip, buffer);
         frame.ok()
@@ -238,7 +255,8 @@ impl Cluster {
 
     /// Encodes a message with a full header. A message that cannot be encoded is not sent.
     fn encode_full(&self, body: Body<'_>, flags: MessageFlags, facts: &Facts<'_>) -> Option<Arc<[u8]>> {
-        encode(&Message::Full { header: self.header(flags, facts), body }, &mut Vec::new()).ok()
+        let slots = self.claimed_slots();
+        encode(&Message::Full { header: self.header(&slots, flags, facts), body }, &mut Vec::new()).ok()
     }
 
     /// Notes a frame to be sent when the inputs are settled.

@@ -67,6 +67,7 @@ impl Cluster {
         if todo.contains(Todo::BROADCAST) {
             self.broadcast_pong(false, facts);
         }
+        self.show_returned_slots();
         actions.append(&mut self.out);
         self.report_slot_changes(actions);
         if std::mem::take(&mut self.topology_changed) {

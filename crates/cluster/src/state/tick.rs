@@ -22,6 +22,7 @@ impl Cluster {
     /// Does what is due. Call it every 100 milliseconds, and [`Cluster::settle`] after it.
     pub fn tick(&mut self, facts: &Facts<'_>) {
         self.ticks += 1;
+        self.note_tick(facts.ms());
         self.check_takeover(facts);
         if self.waits_for_takeover() {
             return;
@@ -51,6 +52,7 @@ impl Cluster {
                 self.replicate_from(primary, false, false);
             }
         }
+        self.check_handed_over(facts);
         self.check_manual_timeout(facts.ms());
         self.announce_pause(facts);
         if self.me().is_replica() {

@@ -51,6 +51,9 @@ impl ClusterNode {
                 }
             }
             Action::FlushData => self.flush_data(global),
+            Action::HideKeys { slots, hidden } => {
+                slots.iter().for_each(|slot| server.keyspace.set_doomed(usize::from(slot), hidden));
+            }
             // A worker deletes them, which can tell clients that have cached them. It does so only with a slot map
             // that gives them to another node, which follows.
             Action::DeleteKeys(slots) => {

@@ -4,7 +4,9 @@
 //! isolated from each other, and started again from what they have saved.
 
 mod commands;
+mod epoch;
 mod failover;
+mod handed_over;
 mod membership;
 mod random;
 mod slots;
@@ -47,6 +49,8 @@ struct Host {
     published: Vec<(Vec<u8>, bool)>,
     /// Slots in which it was told to delete keys.
     deleted: BTreeSet<u16>,
+    /// Slots whose keys it was told to hide.
+    hidden: Slots,
     full_syncs: usize,
     /// Slots that it allowed another node to take over.
     granted: Vec<(NodeId, Slots)>,
@@ -95,6 +99,7 @@ impl Net {
                 log: Vec::new(),
                 published: Vec::new(),
                 deleted: BTreeSet::new(),
+                hidden: Slots::EMPTY,
                 full_syncs: 0,
                 granted: Vec::new(),
             });
@@ -213,9 +218,12 @@ impl Net {
                 Action::DeleteKeys(slots) => {
                     for slot in slots.iter() {
                         host.keys.remove(&slot);
+                        host.hidden.remove(slot);
                         host.deleted.insert(slot);
                     }
                 }
+                Action::HideKeys { slots, hidden: true } => host.hidden.insert_all(slots.view()),
+                Action::HideKeys { slots, hidden: false } => host.hidden.remove_all(slots.view()),
                 Action::PauseWrites { .. } => {
                     host.writes_paused = true;
                     self.command(index, |cluster, facts| cluster.writes_paused(facts));
