@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """GET and SET of values from 4 KiB to 1 MiB, compared with Valkey: CPU time, latency, and memory of slow readers.
 
-Usage: large_values.py [plain] [tls] [workers] [readers] [floor] [rates]        (default: all but the last two)
+Usage: large_values.py [plain] [tls] [workers] [readers] [floor] [rates] [io-threads]
+Default: plain, tls, workers and readers.
 
 - plain: one worker, 50 connections of valkey-benchmark, with and without pipelining.
 - tls: the same over TLS 1.3.
-- workers: the same as plain with four workers of Kvick that share the core, and next to it Valkey with four threads,
-  which is what the same `io-threads 4` means there. The ratios are to Valkey with one thread.
+- workers: the same as plain with four workers of Kvick that share the core, and one thread of Valkey.
+- io-threads: both with `io-threads 4` on one core. Valkey's I/O threads wait actively, so that each of its requests
+  takes up to 50 times as long: there is a quarter of them.
 - readers: 100 clients that request the same value of 1 MiB eight times and read nothing.
 - floor: plain, and next to it a program that only receives the requests to memory and sends fixed replies from memory:
   what the kernel takes in any case. KVICK_FLOOR names it; `cargo build --release -p kvick-net --example floor` builds
@@ -112,9 +114,9 @@ def serve_floor(command, size, keys):
         yield server, ["-p", str(server.port)]
 
 
-def compare(title, programs):
+def compare(title, programs, fewer=1):
     """Measures all cases and prints a table. `programs` maps names to functions that start a program for a case; the
-    last one is what the others are compared with."""
+    last one is what the others are compared with. The requests are divided by `fewer`."""
     *names, base = programs
     heads = [f"{name} / {base}, all CPU, p99" for name in names]
     print(f"\n{title}\n\n| command | bytes | pipelined | {' | '.join([*programs, *heads])} |")
@@ -122,7 +124,7 @@ def compare(title, programs):
     for size, keys, loads in CASES:
         for depth, requests in loads:
             for command in ("set", "get"):
-                rounds = [[measure(serving((command, size, keys)), command, depth, size, keys, requests)
+                rounds = [[measure(serving((command, size, keys)), command, depth, size, keys, requests // fewer)
                            for serving in programs.values()] for _ in range(ROUNDS)]
                 texts, figures = [], []
                 for at in range(len(programs)):
@@ -242,9 +244,10 @@ def main():
     elif "plain" in wanted:
         compare("One worker", plain)
     if "workers" in wanted:
-        compare("Four workers on one core", {"Kvick": lambda _: serve(kvick(), 4),
-                                             "Valkey, 4 threads": lambda _: serve(valkey(), 4),
-                                             "Valkey": plain["Valkey"]})
+        compare("Four workers on one core", plain | {"Kvick": lambda _: serve(kvick(), 4)})
+    if "io-threads" in wanted:
+        compare("io-threads 4 on one core",
+                {"Kvick": lambda _: serve(kvick(), 4), "Valkey": lambda _: serve(valkey(), 4)}, fewer=4)
     with tempfile.TemporaryDirectory() as name:
         certificates = pathlib.Path(name)
         tls.make_certificates(certificates)

@@ -129,9 +129,7 @@ impl Workload {
             Workload::Rolling => Weights { restart: 10, manual: 3, ..disturbances },
             Workload::Reshard => Weights { set_slot: 10, manual: 3, ..disturbances },
             Workload::Atomic => Weights { migrate_slots: 12, cancel_migrations: 1, manual: 3, ..disturbances },
-            Workload::AtomicFaults => {
-                Weights { migrate_slots: 24, cancel_migrations: 2, manual: 2, partition: 0, one_way: 0, ..faults }
-            }
+            Workload::AtomicFaults => Weights { migrate_slots: 24, cancel_migrations: 2, manual: 2, ..faults },
             Workload::Migration => Weights { kill_replica: 8, kill: 2, power: 1, ..disturbances },
             Workload::Empty => Weights { kill_empty: 6, ..disturbances },
             Workload::Mixed => Weights {
