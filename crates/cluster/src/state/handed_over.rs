@@ -118,6 +118,13 @@ impl Cluster {
         }
     }
 
+    /// A slot is about to come back key by key. The keys that it had were deleted.
+    pub(super) fn forget_handed_over_slot(&mut self, slot: u16) {
+        for handed in self.handed_over.values_mut() {
+            handed.slots.remove(slot);
+        }
+    }
+
     fn finish_handed_over(&mut self) {
         let is_done = |target: &NodeKey, handed: &HandedOver| {
             self.me().is_replica() || self.nodes.get(*target).is_none() || self.is_widely_known(*target, handed)

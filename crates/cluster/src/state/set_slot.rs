@@ -52,6 +52,7 @@ impl Cluster {
             (SetSlot::Importing(_), Some(node)) => {
                 log!(self, Notice, "Importing slot {slot} from node {}", self.label(node));
                 self.importing.insert(slot, node);
+                self.forget_handed_over_slot(slot);
             }
             (SetSlot::Node(_), Some(node)) => self.give_slot(slot, node, facts),
             _ => {

@@ -315,3 +315,38 @@ fn slots_are_taken_over_only_when_a_replica_has_them() {
         keys[1..].iter().for_each(|key| assert_eq!(&replica.call(&format!("GET {key}")), key));
     });
 }
+
+#[test]
+fn a_slot_that_comes_back_at_once_has_no_old_keys() {
+    with_workers(|args| {
+        // The third node stands still, so the source keeps the old keys, hidden, until it hears of it again.
+        let args = [args, &["--cluster-node-timeout", "60000"]].concat();
+        let [source, target, third] = [0, 1, 2].map(|_| Node::start(&kvick(), &args));
+        form(&[&source, &target, &third], &[]);
+        // bar has slot 5061.
+        assert_eq!(source.call("SET bar old"), "OK");
+        assert_eq!(source.call("SET {bar}2 old"), "OK");
+        third.signal(libc::SIGSTOP);
+        let migrate = |to: &Node| format!("CLUSTER MIGRATESLOTS SLOTSRANGE 5061 5061 NODE {}", to.id());
+        assert_eq!(source.call(&migrate(&target)), "OK");
+        wait_for_state(&source, "success");
+        assert_eq!([source.call("DBSIZE"), source.call("CLUSTER COUNTKEYSINSLOT 5061")], ["0", "0"]);
+        assert_eq!(target.call("SET bar new"), "OK");
+        assert_eq!(target.call("DEL {bar}2"), "1");
+        assert_eq!(target.call(&migrate(&source)), "OK");
+        // It waits for the end of the old keys.
+        wait_for_state(&target, "reading-establish-response");
+        assert_eq!(target.call("CLUSTER CANCELSLOTMIGRATIONS"), "OK");
+        wait_for_state(&target, "cancelled");
+        assert_eq!(source.call(&format!("CLUSTER SETSLOT 5061 IMPORTING {}", target.id())), "OK");
+        assert_eq!(target.call(&format!("CLUSTER SETSLOT 5061 MIGRATING {}", source.id())), "OK");
+        assert_eq!(target.call(&format!("MIGRATE 127.0.0.1 {} bar 0 30000", source.port)), "OK");
+        for node in [&source, &target] {
+            assert_eq!(node.call(&format!("CLUSTER SETSLOT 5061 NODE {}", source.id())), "OK");
+        }
+        third.signal(libc::SIGCONT);
+        wait_for("the third node knows the owner", || third.call("GET bar").ends_with(&source.port.to_string()));
+        assert_eq!([source.call("GET bar"), source.call("DBSIZE")], ["new", "1"]);
+        assert_eq!(target.call("DBSIZE"), "0");
+    });
+}

@@ -7,6 +7,7 @@ use kvick_commands::context::Error;
 use kvick_engine::session::Session;
 use kvick_resp::Args;
 use kvick_resp::format::parse_i64;
+use kvick_store::EventClass;
 use std::ops::RangeInclusive;
 
 /// CLUSTER ADDSLOTS
@@ -67,12 +68,35 @@ pub fn set_slot(cx: &mut Session<'_>, args: Args<'_>) -> Result<(), Error> {
     };
     changed(cx, node, |cluster, facts| cluster.check_set_slot(slot, change, from_primary, facts))?;
     let timeout_ms = timeout_ms(args, rest)?;
+    if matches!(change, SetSlot::Importing(_)) {
+        delete_doomed_keys(cx, slot);
+    }
     if !from_primary && node.replicate_first(cx, args, slot, change, timeout_ms)? {
         return Ok(());
     }
     changed(cx, node, |cluster, facts| cluster.set_slot(slot, change, from_primary, facts))?;
     cx.reply.ok();
     Ok(())
+}
+
+/// Deletes the keys that a slot has left from the time before it went to another node: it is about to come back.
+fn delete_doomed_keys(cx: &mut Session<'_>, slot: u16) {
+    if !cx.server.keyspace.is_doomed(usize::from(slot)) {
+        return;
+    }
+    let lazy = cx.settings.lazy_server_del;
+    let command: &[u8] = if lazy { b"UNLINK" } else { b"DEL" };
+    for number in 0..cx.server.keyspace.databases() {
+        for name in cx.db(number).keys_in_slot(slot, usize::MAX) {
+            let key = cx.server.keyspace.key(&name);
+            if cx.db(number).remove(key, lazy) {
+                cx.effects.propagate(&[command, &name]);
+                cx.effects.notify(EventClass::GENERIC, "del", &name);
+                cx.effects.changed(1);
+            }
+        }
+    }
+    cx.server.keyspace.set_doomed(usize::from(slot), false);
 }
 
 /// The option TIMEOUT in milliseconds, if given. Words that are no option are ignored, as by Valkey.
