@@ -8,7 +8,7 @@ Default: plain, tls, workers and readers.
 - tls: the same over TLS 1.3.
 - workers: the same as plain with four workers of Kvick that share the core, and one thread of Valkey.
 - io-threads: both with `io-threads 4` on one core. Valkey's I/O threads wait actively, so that each of its requests
-  takes up to 50 times as long: there is a quarter of them.
+  takes up to 90 times as long: there is a quarter of them.
 - readers: 100 clients that request the same value of 1 MiB eight times and read nothing.
 - floor: plain, and next to it a program that only receives the requests to memory and sends fixed replies from memory:
   what the kernel takes in any case. KVICK_FLOOR names it; `cargo build --release -p kvick-net --example floor` builds
