@@ -37,8 +37,8 @@ impl Cluster {
         true
     }
 
-    /// Another primary has the config epoch of this one. The node with the lower name takes a new one, but for the
-    /// exceptions in the module.
+    /// Another primary has the config epoch of this one. The node with the lower name takes a new one, with the
+    /// exceptions that the module describes.
     pub(super) fn resolve_collision(&mut self, other: NodeKey, now_ms: u64) {
         let (node, me) = (&self.nodes[other], self.me());
         let epoch = me.config_epoch;
@@ -59,7 +59,7 @@ impl Cluster {
         log!(self, Notice, "configEpoch collision with node {}. configEpoch set to {epoch}", self.label(other));
     }
 
-    /// Whether this primary, which has the epoch of another one, has to hear first whether it was replaced.
+    /// Whether this primary, which has the epoch of another one, must first give others time to report a replacement.
     fn waits_with_collision(&mut self, is_in_shard: bool, now_ms: u64) -> bool {
         self.note_gap(now_ms);
         if now_ms < self.collisions.absent_until_ms {

@@ -26,7 +26,7 @@ enum Knows {
 #[derive(Clone, Debug)]
 pub(super) struct HandedOver {
     slots: Slots,
-    /// The nodes that are told.
+    /// What each node knows that must be told.
     nodes: BTreeMap<NodeKey, Knows>,
 }
 
