@@ -4,14 +4,16 @@
 Usage: pauses.py [KIND...]        (hash, set, zset, list, stream; default: all)
 
 One worker, one collection of KVICK_BENCH_ELEMENTS elements (default: 2000000). Two clients send requests alternately,
-each after the reply to the other: the first reads and writes other keys, the second writes to the collection. The
-output is the longest wait of each in milliseconds, in one second without a snapshot and during BGSAVE, as medians of
-five rounds.
+each after the reply to the other: the first reads and writes other keys, the second writes to the collection. A fork
+stops the request that comes next after BGSAVE, so there are two snapshots: the next request is the first client's in
+one, and the second's in the other. The output is the longest wait of each client in milliseconds, in two seconds
+without a snapshot and during both, as medians of five rounds.
 
 KVICK_TEST_VALKEY names the Valkey server (default: valkey-server on the PATH), KVICK_SERVER the Kvick server
 (default: target/release/kvick-server).
 """
 
+import itertools
 import os
 import statistics
 import sys
@@ -52,27 +54,33 @@ def wait(connection, request):
     return (time.perf_counter() - began) * 1e3
 
 
-def longest(server, kind, goes_on):
-    """Longest waits of both clients in milliseconds, until `goes_on()` returns false."""
-    others, writer = Client(server).socket, Client(server).socket
-    waits, n = [0.0, 0.0], 0
-    while n % 200 or goes_on():
-        key = b"key:%d" % (n % 1000)
-        request = encode([b"SET", key, b"%d" % n] if n % 2 else [b"GET", key])
-        waits[0] = max(waits[0], wait(others, request))
-        waits[1] = max(waits[1], wait(writer, encode(WRITES[kind](n))))
-        n += 1
-    return waits
+class Pair:
+    """The client of other keys, and the client that writes to the collection."""
 
+    def __init__(self, server, kind):
+        self.server, self.write, self.numbers = server, WRITES[kind], itertools.count()
+        self.clients = [Client(server).socket for _ in range(2)]
 
-def measure(program, kind):
-    with Server(program, *ALONE, "--rdb-key-save-delay", "0", cores=[0, 1]) as server:
-        client = Client(server)
-        client.run([FILLS[kind](n) for n in range(ELEMENTS)])
+    def longest(self, first, goes_on):
+        """Longest wait of each in milliseconds until `goes_on()` returns false. The client with the index `first`
+        sends the next request after each call of it."""
+        waits = [0.0, 0.0]
+        while goes_on():
+            for n in itertools.islice(self.numbers, 200):
+                key = b"key:%d" % (n % 1000)
+                requests = [[b"SET", key, b"%d" % n] if n % 2 else [b"GET", key], self.write(n)]
+                for which in (first, 1 - first):
+                    waits[which] = max(waits[which], wait(self.clients[which], encode(requests[which])))
+        return waits
+
+    def longest_quiet(self, first):
+        """Longest waits in some time without a snapshot."""
         over = time.monotonic() + QUIET_S
-        without = longest(server, kind, lambda: time.monotonic() < over)
-        # BGSAVE is sent inside the measurement, so that the fork counts.
-        saver, asked = Client(server).socket, []
+        return self.longest(first, lambda: time.monotonic() < over)
+
+    def longest_beside(self, first):
+        """Longest waits during BGSAVE. It is sent inside the measurement, so that the fork counts."""
+        client, saver, asked = Client(self.server), Client(self.server).socket, []
 
         def is_saving():
             if not asked:
@@ -80,10 +88,19 @@ def measure(program, kind):
                 return asked.append(1) is None
             return info(client, b"rdb_bgsave_in_progress") != "0"
 
-        beside = longest(server, kind, is_saving)
+        waits = self.longest(first, is_saving)
         if info(client, b"rdb_last_bgsave_status") != "ok":
             sys.exit("BGSAVE failed")
-        return without + beside
+        return waits
+
+
+def measure(program, kind):
+    """Longest waits of both clients without a snapshot, and during it."""
+    with Server(program, *ALONE, "--rdb-key-save-delay", "0", cores=[0, 1]) as server:
+        Client(server).run([FILLS[kind](n) for n in range(ELEMENTS)])
+        pair = Pair(server, kind)
+        return [max(waits) for run in (pair.longest_quiet, pair.longest_beside)
+                for waits in zip(*(run(first) for first in (0, 1)))]
 
 
 def main():
