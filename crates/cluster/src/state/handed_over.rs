@@ -23,7 +23,7 @@ enum Knows {
 }
 
 /// Slots that went to one node.
-#[derive(Clone, Debug)]
+#[derive(Clone, Default, Debug)]
 pub(super) struct HandedOver {
     slots: Slots,
     /// What each node knows that must be told.
@@ -34,18 +34,17 @@ impl Cluster {
     /// Hides the keys in slots that another node has taken over, and tells others of that before they are deleted.
     pub(super) fn keep_handed_over(&mut self, target: NodeKey, slots: Slots, facts: &Facts<'_>) {
         self.out.push(Action::HideKeys { slots: Box::new(slots.clone()), hidden: true });
-        let is_concerned = |key: NodeKey| {
-            let node = &self.nodes[key];
-            let is_replica = node.replica_of.is_some_and(|primary| primary == self.myself || primary == target);
-            key != self.myself && key != target && (node.votes() || is_replica)
-        };
-        let nodes: BTreeMap<NodeKey, Knows> =
-            self.nodes.keys().into_iter().filter(|key| is_concerned(*key)).map(|key| (key, Knows::Nothing)).collect();
-        let keys: Vec<NodeKey> = nodes.keys().copied().collect();
-        let known = self.handed_over.entry(target).or_insert_with(|| HandedOver { slots: Slots::EMPTY, nodes });
-        known.slots.insert_all(slots.view());
-        known.nodes.values_mut().for_each(|knows| *knows = Knows::Nothing);
-        keys.into_iter().for_each(|key| self.tell_handed_over(key, facts));
+        let handed = self.handed_over.entry(target).or_default();
+        handed.slots.insert_all(slots.view());
+        handed.nodes.clear();
+        self.check_handed_over(facts);
+    }
+
+    /// Whether a node must know that slots went to a target.
+    fn is_concerned(&self, key: NodeKey, target: NodeKey) -> bool {
+        let node = &self.nodes[key];
+        let is_replica = node.replica_of.is_some_and(|primary| primary == self.myself || primary == target);
+        key != self.myself && key != target && (node.votes() || is_replica)
     }
 
     /// Tells a node, if it answers, what it does not know yet. An earlier PING must have been answered, so that the
@@ -101,11 +100,19 @@ impl Cluster {
         }
     }
 
-    /// Tells nodes that could not be told before, and deletes keys whose time has come.
+    /// Tells nodes that could not be told before, and those that have got slots or become replicas since. Deletes keys
+    /// whose time has come.
     pub(super) fn check_handed_over(&mut self, facts: &Facts<'_>) {
         if self.handed_over.is_empty() {
             return;
         }
+        let mut handed_over = std::mem::take(&mut self.handed_over);
+        for (target, handed) in &mut handed_over {
+            for key in self.nodes.keys().into_iter().filter(|key| self.is_concerned(*key, *target)) {
+                handed.nodes.entry(key).or_insert(Knows::Nothing);
+            }
+        }
+        self.handed_over = handed_over;
         let keys: Vec<NodeKey> = self.handed_over.values().flat_map(|handed| handed.nodes.keys().copied()).collect();
         keys.into_iter().for_each(|key| self.tell_handed_over(key, facts));
         self.finish_handed_over();

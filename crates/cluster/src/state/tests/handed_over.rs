@@ -62,6 +62,31 @@ fn keys_are_kept_while_no_majority_knows_the_new_owner() {
 }
 
 #[test]
+fn a_primary_that_gets_slots_while_keys_wait_must_know_the_new_owner_too() {
+    let without_migration = Settings { allow_replica_migration: false, ..settings() };
+    let mut net = Net::cluster_with_settings(5, 0, &without_migration);
+    net.command(3, |cluster, facts| cluster.take_over_slots(&[slot_share(4, 5)], facts));
+    let last = SLOT_COUNT - 1;
+    net.run_until("host 4 has no slots", 5_000, |net| {
+        net.agrees() && net.hosts[0].cluster.slot_owner(last) == Some(net.id(3))
+    });
+    net.isolate(2);
+    net.run(NODE_TIMEOUT_MS / 4);
+    hand_over(&mut net);
+    net.run(NODE_TIMEOUT_MS / 4);
+    net.command(4, |cluster, facts| cluster.take_over_slots(&[slot_share(4, 5)], facts));
+    net.run_until("the source knows", 1_000, |net| net.hosts[0].cluster.slot_owner(last) == Some(net.id(4)));
+    net.isolate(4);
+    net.run_until("host 2 is suspected", NODE_TIMEOUT_MS * 2, |net| {
+        net.flags_at(0, 2).intersects(NodeFlags::PFAIL | NodeFlags::FAIL)
+    });
+    net.run(200);
+    assert!(!is_deleted(&net) && !net.flags_at(0, 4).intersects(NodeFlags::PFAIL | NodeFlags::FAIL));
+    net.run_until("they are deleted", NODE_TIMEOUT_MS * 3, is_deleted);
+    assert!(net.flags_at(0, 4).intersects(NodeFlags::PFAIL | NodeFlags::FAIL));
+}
+
+#[test]
 fn nodes_that_were_told_on_a_lost_connection_are_told_again() {
     let mut net = Net::cluster(5, 0);
     separate(&mut net, &[0, 1], &[2, 3, 4]);
