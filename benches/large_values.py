@@ -15,8 +15,9 @@ Default: plain, tls, workers and readers.
   it.
 - rates: plain and tls, but both servers get the same number of requests per second: half of what Valkey reaches. As
   fast as replies come, the faster server makes the generator the busier one, and p99 contains the waits there.
-  kvick-load sends at random intervals and counts from when a request is due; KVICK_LOAD names it (default:
-  target/release/kvick-load).
+  kvick-load sends at random intervals. There are two 99th percentiles: of response times, which count from when a
+  request is due and contain what the generator itself is late, and of service times, which count from when it was
+  sent. KVICK_LOAD names the program (default: target/release/kvick-load).
 
 Servers are measured in turn, ROUNDS (default: 3) rounds; figures are medians. CONGESTION names the congestion control
 of TCP, as root (default: the system's); it matters even on one machine. KVICK_TEST_BENCHMARK names
@@ -146,7 +147,7 @@ def generate(reach, command, size, keys, depth, seconds, *more):
 
 
 def measure_rate(serving, command, size, keys, depth, rate):
-    """CPU time in microseconds per request, and percentiles of latency in milliseconds, at a constant rate."""
+    """CPU time in microseconds per request, and percentiles of response and service time in milliseconds."""
     with serving as (server, reach):
         at_rate = ["--rate", str(rate), "--arrivals", "poisson"]
         generate(reach, command, size, keys, depth, 1, *at_rate, "--preload")
@@ -154,14 +155,16 @@ def measure_rate(serving, command, size, keys, depth, rate):
         run = generate(reach, command, size, keys, depth, RATE_SECONDS, *at_rate)
         # The second before the measurement counts too.
         requests = run["counters"]["answered"] * (RATE_SECONDS + 1) / RATE_SECONDS
-        latency = run["response"]["summary"]
-        return (server.precise_cpu() - before) * 1e6 / requests, latency["p50_ms"], latency["p99_ms"]
+        response, service = (run[times]["summary"] for times in ("response", "service"))
+        latencies = [response["p50_ms"], response["p99_ms"], service["p99_ms"]]
+        return [(server.precise_cpu() - before) * 1e6 / requests, *latencies]
 
 
 def compare_rates(title, serving):
     """Measures all cases at half of Valkey's highest rate and prints a table. `serving(program)` starts a server and
     yields it with the connection options for kvick-load."""
-    print(f"\n{title}\n\n| command | bytes | pipelined | per second | Kvick | Valkey | all CPU, p50, p99 |")
+    print(f"\n{title}\n")
+    print("| command | bytes | pipelined | per second | Kvick | Valkey | all CPU, p50, p99, p99 of service |")
     print("| --- | ---: | ---: | ---: | --- | --- | --- |")
     for size, keys, loads in CASES:
         for depth, _ in loads:
@@ -173,7 +176,8 @@ def compare_rates(title, serving):
                            for program in (kvick(), valkey())] for _ in range(ROUNDS)]
                 ours, theirs = ([statistics.median(figures) for figures in zip(*(one[at] for one in rounds))]
                                 for at in (0, 1))
-                texts = [f"{cpu:.1f} us, {p50:.2f}, {p99:.2f} ms" for cpu, p50, p99 in (ours, theirs)]
+                texts = [f"{cpu:.1f} us, {p50:.2f}, {p99:.2f}, {service:.2f} ms"
+                         for cpu, p50, p99, service in (ours, theirs)]
                 ratios = ", ".join(f"{one / other:.2f}" for one, other in zip(ours, theirs))
                 print(f"| {' | '.join(map(str, [command.upper(), size, depth, rate, *texts, ratios]))} |", flush=True)
 
