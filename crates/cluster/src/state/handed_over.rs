@@ -158,9 +158,11 @@ impl Cluster {
     /// Whether all concerned nodes know of a hand-over, except those that are suspected, and a majority of the voters.
     fn is_widely_known(&self, target: NodeKey, handed: &HandedOver) -> bool {
         let knows = |key: &NodeKey| handed.nodes.get(key) == Some(&Knows::Everything);
-        let is_reachable =
-            |key: &NodeKey| self.nodes.get(*key).is_some_and(|node| !node.is(NodeFlags::PFAIL | NodeFlags::FAIL));
-        if handed.nodes.keys().any(|key| is_reachable(key) && !knows(key)) {
+        let is_missing = |key: &NodeKey| {
+            let is_suspected = self.nodes[*key].is(NodeFlags::PFAIL | NodeFlags::FAIL);
+            self.is_concerned(*key, target) && !is_suspected && !knows(key)
+        };
+        if self.nodes.keys().iter().any(is_missing) {
             return false;
         }
         let voters = self.nodes.iter().filter(|(key, node)| {
